@@ -1,0 +1,1 @@
+"""The hospital: Flower ClientApp, sites, local training and data."""

@@ -1,0 +1,1 @@
+"""Local rules: what a method changes in the common training loop."""

@@ -1,0 +1,62 @@
+"""The local rule: hooks that a method may use in the common loop of `client_app.training`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fedapp.adapter import Adapter
+from fedapp.config import RunConfig, Scalar
+
+if TYPE_CHECKING:
+    from client_app.parameters import AdapterParameters
+
+
+class LocalRule:
+    """Train everything with the task's loss alone; every hook does nothing.
+
+    A rule lives for one instruction. Whatever must outlive it goes through `state_dict`.
+
+    Parameters
+    ----------
+    config : RunConfig
+    parameters : AdapterParameters
+        The live LoRA pairs and heads of the resident model, already loaded with what was received.
+    """
+
+    def __init__(self, config: RunConfig, parameters: AdapterParameters) -> None:
+        self.config = config
+        self.parameters = parameters
+
+    def trainable(self, name: str) -> bool:
+        """Whether the array ``name`` (as in ``Adapter.arrays``) is trained."""
+        return True
+
+    def begin(
+        self, received: Mapping[str, Adapter], settings: Mapping[str, Scalar], steps: int
+    ) -> None:
+        """Look at what was received; ``steps`` optimiser steps are planned."""
+
+    def transform_gradients(self) -> None:
+        """Change ``.grad`` after the backward pass and before clipping, once an optimiser step.
+
+        A penalty with a closed-form gradient is added here: exact, and no graph is built.
+        """
+
+    def after_step(self) -> None:
+        """Act after an optimiser step."""
+
+    def finish(self, received: Mapping[str, Adapter]) -> dict[str, Adapter]:
+        """Return the payloads to send; by default the trained adapter."""
+        return {"adapter": self.parameters.read()}
+
+    def numbers(self) -> dict[str, float]:
+        """Scalars to report with the reply, such as the penalty's last value."""
+        return {}
+
+    def state_dict(self) -> dict[str, Adapter]:
+        """What must survive until this site's next round; it never leaves the site."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Adapter]) -> None:
+        """Restore `state_dict`."""

@@ -1,0 +1,1 @@
+"""Tasks: how records become batches, a loss and metrics."""

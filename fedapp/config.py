@@ -1,0 +1,374 @@
+"""Every setting of fedapp: name, unit, default, bounds. There is no second place.
+
+In TOML, on the command line and on the wire a setting is a dotted kebab-case key such as
+``train.learning-rate``; in Python it is ``config.train.learning_rate``. Flower's run config has no
+lists, so a list is written as one comma-separated string.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from fedapp.errors import ConfigError
+from fedapp.registry import METHODS
+
+Scalar = bool | int | float | str
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+
+
+def _setting(default: Any, description: str, unit: str = "", **bounds: Any) -> Any:
+    """Declare one setting with its description and unit."""
+    return Field(default, description=description, json_schema_extra={"unit": unit}, **bounds)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
+        alias_generator=lambda name: name.rstrip("_").replace("_", "-"),
+        populate_by_name=True,
+        protected_namespaces=(),
+    )
+
+
+class ModelSection(_Section):
+    """The frozen base model and what is learned on top of it."""
+
+    source: str = _setting(
+        "embedded:minilm", "base model: embedded:NAME, a hub name, or a local folder"
+    )
+    task: Literal["sequence-classification"] = _setting(
+        "sequence-classification", "what the model learns to do"
+    )
+    max_length: int = _setting(128, "longest input; longer ones are cut", "tokens", ge=8, le=131072)
+    quantization: Literal["none", "4bit"] = _setting(
+        "none", "precision of the frozen base weights; 4bit needs CUDA and the cuda extra"
+    )
+
+
+class LoraSection(_Section):
+    """The low-rank adapter; equal at every site."""
+
+    rank: int = _setting(8, "rank r of every pair (A: r x in, B: out x r)", ge=1, le=1024)
+    alpha: float = _setting(16.0, "the product B A is scaled by alpha / rank", gt=0, le=4096)
+    dropout: float = _setting(0.0, "dropout before A while training", ge=0, lt=1)
+    targets: Names = _setting("query,value", "names of the linear layers that get a pair")
+
+
+class DataSection(_Section):
+    """Where the records come from and how they are dealt to sites and splits."""
+
+    source: str = _setting(
+        "embedded:heart",
+        "embedded:NAME, or a path to a CSV, JSONL or Parquet file or a `datasets` folder",
+    )
+    text_column: str = _setting("text", "column with the input text")
+    label_column: str = _setting("label", "column with the label")
+    site_column: str = _setting("site", "column with the hospital, for partition=natural")
+    labels: Names = _setting("", "labels in their order; empty: the sorted values found")
+    partition: Literal["natural", "dirichlet", "iid"] = _setting(
+        "natural", "how records are dealt to sites"
+    )
+    sites: int = _setting(4, "number of sites for dirichlet and iid", ge=1, le=10000)
+    dirichlet_alpha: float = _setting(
+        0.5, "concentration; small means heterogeneous sites", gt=0, le=1e6
+    )
+    validation_fraction: float = _setting(0.2, "share of each site for validation", gt=0, lt=0.9)
+    test_fraction: float = _setting(0.2, "share of each site for the test", gt=0, lt=0.9)
+    duplicates: Literal["drop", "refuse"] = _setting(
+        "drop", "what to do with a record that occurs twice"
+    )
+    one_class: Literal["refuse", "allow"] = _setting(
+        "refuse", "what to do with a site whose training records all carry one label"
+    )
+    max_examples: int = _setting(0, "most records kept per site; 0: all", "records", ge=0)
+
+
+class TrainSection(_Section):
+    """Local training at a site."""
+
+    optimizer: Literal["adamw", "sgd"] = _setting("adamw", "local optimiser")
+    learning_rate: float = _setting(2e-3, "peak learning rate", gt=0, le=100)
+    weight_decay: float = _setting(0.01, "decoupled for adamw, L2 for sgd", ge=0, le=10)
+    momentum: float = _setting(0.9, "momentum of sgd", ge=0, lt=1)
+    schedule: Literal["constant", "linear", "cosine"] = _setting(
+        "constant", "decay of the learning rate over the whole run, not per round"
+    )
+    warmup_fraction: float = _setting(0.0, "share of all steps with a linear warm-up", ge=0, lt=1)
+    local_epochs: int = _setting(1, "passes over the training split per round", "epochs", ge=1)
+    max_steps: int = _setting(0, "most optimiser steps per round; 0: no limit", "steps", ge=0)
+    batch_size: int = _setting(16, "records per forward pass", "records", ge=1, le=65536)
+    eval_batch_size: int = _setting(64, "records per evaluation pass", "records", ge=1, le=65536)
+    gradient_accumulation: int = _setting(1, "batches per optimiser step", "batches", ge=1)
+    clip_norm: float = _setting(1.0, "largest global gradient norm; 0: no clipping", ge=0)
+    length_grouping: bool = _setting(
+        True, "batch records of similar length together, which saves padding"
+    )
+    device: str = _setting(
+        "auto", "auto, cpu, cuda or cuda:N; asking for an absent GPU is an error"
+    )
+    precision: Literal["fp32", "bf16"] = _setting("fp32", "bf16: autocast, CUDA only")
+    tf32: bool = _setting(True, "TF32 matrix products on CUDA")
+    gradient_checkpointing: bool = _setting(False, "trade time for memory")
+    threads: int = _setting(
+        0, "CPU threads per site; 0: what the simulation assigns", "threads", ge=0, le=1024
+    )
+
+
+class FederationSection(_Section):
+    """The round loop."""
+
+    rounds: int = _setting(4, "rounds of training", "rounds", ge=1, le=100000)
+    fraction: float = _setting(1.0, "share of the sites that train in a round", gt=0, le=1)
+    min_sites: int = _setting(2, "sites that must be present before round 1", "sites", ge=1)
+    min_replies: int = _setting(
+        0, "valid updates a round needs; 0: all that were asked", "sites", ge=0
+    )
+    connect_timeout: float = _setting(120.0, "longest wait for min-sites", "s", gt=0)
+    handshake_timeout: float = _setting(900.0, "longest wait for the handshake", "s", gt=0)
+    round_timeout: float = _setting(1800.0, "longest wait for a round's replies", "s", gt=0)
+    max_round_retries: int = _setting(2, "repeats of a round with too few replies", ge=0)
+    max_payload_mb: float = _setting(512.0, "largest update accepted", "MB", gt=0)
+    codec: Literal["fp32", "bf16", "int8"] = _setting("fp32", "number format on the wire")
+    held_out: Names = _setting("", "sites that never train; the final model is tested there")
+    local_only: bool = _setting(True, "also train every site alone, for comparison")
+    keep_checkpoints: int = _setting(2, "newest checkpoints kept", ge=1, le=1000)
+    progress_interval: float = _setting(5.0, "time between progress lines", "s", gt=0)
+
+
+class SvdSection(_Section):
+    """Method svd."""
+
+    factorisation: Literal["symmetric", "orthonormal-a", "orthonormal-b"] = _setting(
+        "symmetric", "where the singular values go; orthonormal-a is FlexLoRA"
+    )
+    preserve_norm: bool = _setting(False, "rescale so that truncation keeps the Frobenius norm")
+
+
+class SubspaceRegSection(_Section):
+    """Method subspace-reg (arXiv 2606.22724)."""
+
+    mu: float = _setting(0.1, "weight of mu/2 ||s B A - DW_g||_F^2", ge=0, le=1e6)
+    alpha: float = _setting(0.01, "weight of alpha/2 ||B - B_g||_F^2", ge=0, le=1e6)
+    lambda_: float = _setting(1e-5, "weight of lambda/2 (||A||^2 + ||B||^2)", ge=0, le=1e6)
+    average_layers: bool = _setting(
+        False, "divide the penalty by the number of pairs, as the released code does"
+    )
+    norm_cap: float = _setting(
+        0.0, "largest Frobenius norm of a site's parameter change per round; 0: none", ge=0
+    )
+    preserve_norm: Literal["none", "a", "split"] = _setting(
+        "a", "restore the norm lost by truncation: on A (B stays orthonormal) or split over both"
+    )
+
+
+class RunConfig(_Section):
+    """The settings of one run."""
+
+    method: str = _setting("subspace-reg", f"one of {', '.join(METHODS)}")
+    seed: int = _setting(0, "seed of every random choice", ge=0, le=2**31 - 1)
+    name: str = _setting(
+        "", "run folder below output-dir; empty: method and time", pattern=r"^[A-Za-z0-9._-]*$"
+    )
+    output_dir: str = _setting("", "where run folders go; empty: runs/ where the run was started")
+    resume: str = _setting("", "run folder to continue from its newest checkpoint")
+    model: ModelSection = Field(default_factory=ModelSection)
+    lora: LoraSection = Field(default_factory=LoraSection)
+    data: DataSection = Field(default_factory=DataSection)
+    train: TrainSection = Field(default_factory=TrainSection)
+    federation: FederationSection = Field(default_factory=FederationSection)
+    svd: SvdSection = Field(default_factory=SvdSection)
+    subspace_reg: SubspaceRegSection = Field(default_factory=SubspaceRegSection)
+
+    @classmethod
+    def from_flat(cls, flat: Mapping[str, Scalar]) -> RunConfig:
+        """Build and validate a config from dotted kebab-case keys.
+
+        Raises
+        ------
+        ConfigError
+            Naming the key, the received value and what is allowed; for an unknown key, the nearest
+            valid one.
+        """
+        known = {setting.key for setting in settings()}
+        nested: dict[str, Any] = {}
+        for key, value in flat.items():
+            if key not in known:
+                raise ConfigError(f"unknown setting '{key}'{_suggestion(key, known)}")
+            section, dot, name = key.partition(".")
+            if dot:
+                nested.setdefault(section, {})[name] = value
+            else:
+                nested[key] = value
+        try:
+            config = cls.model_validate(nested)
+        except ValidationError as error:
+            raise ConfigError(_sentence(error)) from None
+        config._check_relations()
+        return config
+
+    @classmethod
+    def from_toml(cls, path: Path, overrides: Mapping[str, Scalar] | None = None) -> RunConfig:
+        """Read a TOML file of settings (nested tables or dotted keys) and apply overrides."""
+        return cls.from_flat({**read_toml(path), **(overrides or {})})
+
+    @classmethod
+    def from_json(cls, text: str) -> RunConfig:
+        """Rebuild a config from `to_json`, as a site does with what the coordinator sent."""
+        try:
+            flat = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"the settings are not valid JSON: {error}") from None
+        if not isinstance(flat, dict):
+            raise ConfigError(f"the settings must be a JSON object, got {type(flat).__name__}")
+        return cls.from_flat(flat)
+
+    def to_flat(self) -> dict[str, Scalar]:
+        """Return every setting as a flat dict of Flower scalars."""
+        return {s.key: _scalar(s.value) for s in settings(self)}
+
+    def to_json(self) -> str:
+        """Return `to_flat` as JSON."""
+        return json.dumps(self.to_flat())
+
+    def with_changes(self, changes: Mapping[str, Scalar]) -> RunConfig:
+        """Return a validated copy with some dotted keys changed."""
+        return self.from_flat({**self.to_flat(), **changes})
+
+    def digest(self) -> str:
+        """SHA-256 of every setting that influences the result (not names, paths, or resume)."""
+        neutral = {"name", "output-dir", "resume", "federation.progress-interval"}
+        kept = {key: value for key, value in self.to_flat().items() if key not in neutral}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+    def _check_relations(self) -> None:
+        if self.method not in METHODS:
+            raise ConfigError(
+                f"unknown method '{self.method}'{_suggestion(self.method, set(METHODS))}"
+            )
+        if self.data.validation_fraction + self.data.test_fraction >= 1:
+            raise ConfigError(
+                "data.validation-fraction + data.test-fraction must stay below 1, got "
+                f"{self.data.validation_fraction} + {self.data.test_fraction}"
+            )
+        if not self.lora.targets:
+            raise ConfigError("lora.targets is empty; name at least one linear layer")
+
+
+class Setting(BaseModel):
+    """One setting as a row of documentation."""
+
+    key: str
+    value: Any
+    default: Any
+    unit: str
+    description: str
+    constraint: str
+
+
+def settings(config: RunConfig | None = None) -> Iterator[Setting]:
+    """Yield every setting, in order, with its value in ``config`` (default: the defaults)."""
+    config = config if config is not None else RunConfig()
+    for name, field in RunConfig.model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, _Section):
+            for inner, info in type(value).model_fields.items():
+                yield _row(f"{_alias(name)}.{_alias(inner)}", info, getattr(value, inner))
+        else:
+            yield _row(_alias(name), field, value)
+
+
+def read_toml(path: Path) -> dict[str, Scalar]:
+    """Read a TOML file into flat dotted keys.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing or not TOML.
+    """
+    try:
+        return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise ConfigError(f"settings file not found: {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"settings file {path} cannot be read: {error}") from None
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """Turn nested tables into dotted keys; a list becomes a comma-separated string."""
+    flat: dict[str, Scalar] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = _scalar(value)
+    return flat
+
+
+def _alias(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+def _scalar(value: Any) -> Scalar:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value  # type: ignore[no-any-return]
+
+
+def _row(key: str, field: FieldInfo, value: Any) -> Setting:
+    extra = field.json_schema_extra
+    unit = str(extra.get("unit", "")) if isinstance(extra, dict) else ""
+    return Setting(
+        key=key,
+        value=value,
+        default=_split(field.default) if isinstance(value, tuple) else field.default,
+        unit=unit,
+        description=field.description or "",
+        constraint=_constraint(field),
+    )
+
+
+def _constraint(field: FieldInfo) -> str:
+    options = getattr(field.annotation, "__args__", ())
+    if options and all(isinstance(option, str) for option in options):
+        return " | ".join(options)
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    parts = [
+        f"{sign} {getattr(bound, name)}"
+        for bound in field.metadata
+        for name, sign in signs.items()
+        if getattr(bound, name, None) is not None
+    ]
+    return ", ".join(parts)
+
+
+def _suggestion(key: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    if not near:  # a bare name without its section is the commonest slip
+        near = [k for k in sorted(known) if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+    return f"; did you mean '{near[0]}'?" if near else "; see `fedapp config show`"
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(_alias(str(part)) for part in first["loc"])
+    return f"setting '{key}': {first['msg']}, got {first['input']!r}"

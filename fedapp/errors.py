@@ -1,0 +1,116 @@
+"""The errors of fedapp: one sentence each, with a process exit code.
+
+A message names what is known of site, round, field, expected, got, and says what to do.
+Exit codes: 2 for a mistake in the settings, 3 for data, 4 for a refused update or handshake,
+5 for missing replies, 6 for a broken checkpoint, 1 for everything else.
+"""
+
+from __future__ import annotations
+
+
+class FedappError(Exception):
+    """Base of every error that ends a run or a round with one clear sentence.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, with the expected and the received value, and what to do.
+    site : str, optional
+        Name of the site concerned.
+    round : int, optional
+        Round concerned.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, site: str | None = None, round: int | None = None) -> None:
+        self.message, self.site, self.round = message, site, round
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = [f"site {self.site}"] if self.site else []
+        where += [f"round {self.round}"] if self.round is not None else []
+        return f"{', '.join(where)}: {self.message}" if where else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments do not survive the default reduction; Ray moves errors by it.
+        return _rebuild, (type(self), self.message, self.site, self.round)
+
+
+def _rebuild(
+    kind: type[FedappError], message: str, site: str | None, round: int | None
+) -> FedappError:
+    return kind(message, site=site, round=round)
+
+
+class ConfigError(FedappError):
+    """A setting is unknown, out of range, or contradicts another one."""
+
+    exit_code = 2
+
+
+class DataError(FedappError):
+    """A site's data is missing, malformed or cannot support the task."""
+
+    exit_code = 3
+
+
+class DeviceError(FedappError):
+    """The device that was asked for is absent or unusable."""
+
+    exit_code = 2
+
+
+class TrainingError(FedappError):
+    """Local training stopped, for instance at a non-finite loss."""
+
+
+class HandshakeError(FedappError):
+    """Two sites, or a site and the coordinator, do not agree before round 1."""
+
+    exit_code = 4
+
+
+class UpdateRefused(FedappError):
+    """An update fails validation; ``reason`` is a stable, machine-readable name.
+
+    Parameters
+    ----------
+    reason : str
+        One of ``fedapp.validation.REASONS``.
+    """
+
+    exit_code = 4
+
+    def __init__(
+        self, message: str, *, reason: str, site: str | None = None, round: int | None = None
+    ) -> None:
+        self.reason = reason
+        super().__init__(message, site=site, round=round)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_refusal, (self.message, self.reason, self.site, self.round)
+
+
+def _rebuild_refusal(
+    message: str, reason: str, site: str | None, round: int | None
+) -> UpdateRefused:
+    return UpdateRefused(message, reason=reason, site=site, round=round)
+
+
+class MissingReplies(FedappError):
+    """Fewer sites than required answered before the deadline, after every retry."""
+
+    exit_code = 5
+
+
+class CheckpointError(FedappError):
+    """A checkpoint is missing, corrupt, or belongs to a different run."""
+
+    exit_code = 6
+
+
+class MergeRefused(FedappError):
+    """The merged model would be non-finite; the previous model is kept."""
+
+    exit_code = 4

@@ -1,0 +1,126 @@
+"""What the coordinator asks of a site and what a site answers, independent of any transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from fedapp.codec import Packed
+from fedapp.config import RunConfig, Scalar
+
+Metrics = Mapping[str, float]
+
+
+class Action(StrEnum):
+    """What a site can be asked to do."""
+
+    DESCRIBE = "describe"  # answer with a SiteDescription
+    INITIAL = "initial"  # send the seeded initial adapter
+    TRAIN = "train"  # evaluate what was received, train, evaluate, send the update
+    LOCAL_ONLY = "local-only"  # train alone for the whole run's budget; nothing but metrics leaves
+    EVALUATE = "evaluate"  # evaluate what was received
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One request to one site.
+
+    Attributes
+    ----------
+    action : Action
+    site : str
+        Name of the site.
+    config : RunConfig
+        The run's settings, validated again by the site.
+    round : int
+        Round, from 1; 0 before the first.
+    payloads : mapping of str to Packed
+        ``"adapter"`` is the model; a method may add others.
+    settings : mapping of str to scalar
+        Numbers that a strategy sends to its client half this round.
+    splits : tuple of str
+        Splits to evaluate on: ``"validation"``, ``"test"``.
+    progress_file : str
+        In a simulation, a file on the shared disk for progress events; else empty.
+    """
+
+    action: Action
+    site: str
+    config: RunConfig
+    round: int = 0
+    payloads: Mapping[str, Packed] = field(default_factory=dict)
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+    splits: tuple[str, ...] = ("validation",)
+    progress_file: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a site could not do what it was asked: a sentence that is safe to leave the building."""
+
+    kind: str  # name of the FedappError class, or "UnexpectedError"
+    message: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A site's answer.
+
+    Attributes
+    ----------
+    site, round, action
+        As in the instruction.
+    payloads : mapping of str to Packed
+        ``"adapter"`` is the update; empty for actions that send none.
+    metrics : mapping of str to mapping
+        ``{"received/validation": {"accuracy": ..., "loss": ..., "examples": ...}}``; the phase is
+        ``received``, ``personal`` or ``local-only``, then the split.
+    weight : float
+        Weight in the merge: number of training examples.
+    numbers : mapping of str to float
+        ``train_loss``, ``steps``, ``training_seconds``, ``seconds``, and what a method reports.
+    description : dict
+        For DESCRIBE, a `SiteDescription` as JSON-able dict.
+    failure : Failure or None
+    """
+
+    site: str
+    round: int
+    action: Action
+    payloads: Mapping[str, Packed] = field(default_factory=dict)
+    metrics: Mapping[str, Metrics] = field(default_factory=dict)
+    weight: float = 0.0
+    numbers: Metrics = field(default_factory=dict)
+    description: dict[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
+
+
+class SiteDescription(BaseModel):
+    """What a site tells in the handshake; no record and no label count leaves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    site: str
+    package_version: str
+    base_model: str
+    base_model_digest: str
+    layout_digest: str
+    initial_digest: str
+    rank: int
+    alpha: float
+    targets: list[str]
+    heads: list[str]
+    dtype: str
+    task: str
+    label_map: list[str]
+    examples: dict[str, int]  # split -> number of records
+    device: str
+    threads: int
+    torch_version: str
+    clock: float  # Unix seconds at the site
+    peft_config: dict[str, Any]  # adapter_config.json of the exported adapter
+    notes: list[str]  # e.g. "3 duplicate records were dropped"

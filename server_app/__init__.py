@@ -1,0 +1,1 @@
+"""The coordinator: Flower ServerApp, round loop and strategies (never imports torch)."""

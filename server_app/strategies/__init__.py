@@ -1,0 +1,1 @@
+"""Server strategies, one file a method."""
