@@ -114,3 +114,9 @@ class MergeRefused(FedappError):
     """The merged model would be non-finite; the previous model is kept."""
 
     exit_code = 4
+
+
+class WireError(FedappError):
+    """A message does not have the form that both sides agreed on."""
+
+    exit_code = 4

@@ -1,0 +1,280 @@
+"""Instructions and replies as Flower records: headers as JSON, each payload as one flat array.
+
+A payload travels as one ``Array`` of raw bytes (Flower is slow and fragile with many small ones),
+its layout beside it in the header. Everything received is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedapp.codec import Layout, Packed
+from fedapp.config import RunConfig, Scalar
+from fedapp.errors import WireError
+from fedapp.exchange import Action, Failure, Instruction, Reply
+
+MESSAGE_TYPES: dict[Action, str] = {
+    Action.DESCRIBE: "query",
+    Action.INITIAL: "query.initial",
+    Action.TRAIN: "train",
+    Action.LOCAL_ONLY: "train.local_only",
+    Action.EVALUATE: "evaluate",
+}
+WIRE_VERSION = 1
+MAX_HEADER_BYTES = 16 * 2**20
+MAX_PAYLOADS = 64
+
+_HEADER = "header"
+_PAYLOAD = "payload."
+_FLAT = "flat"
+_STYPE = "fedapp.flat"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _InstructionHeader(_Model):
+    wire: int
+    action: Action
+    site: str
+    config: dict[str, Scalar]
+    round: int
+    layouts: dict[str, str]
+    settings: dict[str, Scalar]
+    splits: tuple[str, ...]
+    progress_file: str
+
+
+class _FailureHeader(_Model):
+    kind: str
+    message: str
+
+
+class _ReplyHeader(_Model):
+    wire: int
+    action: Action
+    site: str
+    round: int
+    layouts: dict[str, str]
+    metrics: dict[str, dict[str, float]]
+    weight: float
+    numbers: dict[str, float]
+    description: dict[str, Any]
+    failure: _FailureHeader | None
+
+
+class _DescribeHeader(_Model):
+    wire: int
+    config: dict[str, Scalar]
+
+
+class _DescriptionsHeader(_Model):
+    wire: int
+    replies: list[_ReplyHeader]
+
+
+class PayloadCache:
+    """Flower records of payloads that go to several sites, so that each is built and hashed once.
+
+    Keep one per batch of messages: it holds the payloads alive.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[int, tuple[Packed, ArrayRecord]] = {}
+
+    def record(self, packed: Packed) -> ArrayRecord:
+        """Return the record of ``packed``, always the same one for the same object."""
+        if id(packed) not in self._records:
+            self._records[id(packed)] = (packed, _pack(packed))
+        return self._records[id(packed)][1]
+
+
+def instruction_to_content(
+    instruction: Instruction, cache: PayloadCache | None = None
+) -> RecordDict:
+    """Write an instruction as a Flower record dict; ``cache`` shares equal payloads."""
+    header = {
+        "wire": WIRE_VERSION,
+        "action": instruction.action.value,
+        "site": instruction.site,
+        "config": instruction.config.to_flat(),
+        "round": instruction.round,
+        "layouts": _layouts(instruction.payloads),
+        "settings": dict(instruction.settings),
+        "splits": list(instruction.splits),
+        "progress_file": instruction.progress_file,
+    }
+    return _content(header, instruction.payloads, cache or PayloadCache())
+
+
+def content_to_instruction(content: RecordDict) -> Instruction:
+    """Read an instruction.
+
+    Raises
+    ------
+    WireError
+        If the message does not have the agreed form.
+    ConfigError
+        If a setting is unknown or out of range.
+    UpdateRefused
+        If a payload's layout is malformed.
+    """
+    header = _header(content, _InstructionHeader)
+    return Instruction(
+        action=header.action,
+        site=header.site,
+        config=RunConfig.from_flat(header.config),
+        round=header.round,
+        payloads=_payloads(content, header.layouts),
+        settings=header.settings,
+        splits=header.splits,
+        progress_file=header.progress_file,
+    )
+
+
+def reply_to_content(reply: Reply) -> RecordDict:
+    """Write a reply as a Flower record dict."""
+    return _content(_reply_header(reply), reply.payloads, PayloadCache())
+
+
+def content_to_reply(content: RecordDict) -> Reply:
+    """Read a reply.
+
+    Raises
+    ------
+    WireError
+        If the message does not have the agreed form.
+    UpdateRefused
+        If a payload's layout is malformed.
+    """
+    header = _header(content, _ReplyHeader)
+    return _reply(header, _payloads(content, header.layouts))
+
+
+def describe_to_content(config: RunConfig) -> RecordDict:
+    """Write the first request, which goes to a node since its sites are not known yet."""
+    return _content({"wire": WIRE_VERSION, "config": config.to_flat()}, {}, PayloadCache())
+
+
+def content_to_describe(content: RecordDict) -> RunConfig:
+    """Read `describe_to_content`; raises WireError or ConfigError."""
+    return RunConfig.from_flat(_header(content, _DescribeHeader).config)
+
+
+def descriptions_to_content(replies: list[Reply]) -> RecordDict:
+    """Write a node's answer to DESCRIBE: one reply (description or failure) per hosted site."""
+    header = {"wire": WIRE_VERSION, "replies": [_reply_header(reply) for reply in replies]}
+    return _content(header, {}, PayloadCache())
+
+
+def content_to_descriptions(content: RecordDict) -> list[Reply]:
+    """Read `descriptions_to_content`; raises WireError."""
+    return [_reply(reply, {}) for reply in _header(content, _DescriptionsHeader).replies]
+
+
+def _reply_header(reply: Reply) -> dict[str, Any]:
+    failure = reply.failure
+    return {
+        "wire": WIRE_VERSION,
+        "action": reply.action.value,
+        "site": reply.site,
+        "round": reply.round,
+        "layouts": _layouts(reply.payloads),
+        "metrics": {name: _floats(values) for name, values in reply.metrics.items()},
+        "weight": float(reply.weight),
+        "numbers": _floats(reply.numbers),
+        "description": dict(reply.description),
+        "failure": failure and {"kind": failure.kind, "message": failure.message},
+    }
+
+
+def _reply(header: _ReplyHeader, payloads: dict[str, Packed]) -> Reply:
+    failure = header.failure
+    return Reply(
+        site=header.site,
+        round=header.round,
+        action=header.action,
+        payloads=payloads,
+        metrics=header.metrics,
+        weight=header.weight,
+        numbers=header.numbers,
+        description=header.description,
+        failure=Failure(failure.kind, failure.message) if failure else None,
+    )
+
+
+def _floats(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
+
+
+def _layouts(payloads: Mapping[str, Packed]) -> dict[str, str]:
+    return {name: packed.layout.to_json() for name, packed in payloads.items()}
+
+
+def _pack(packed: Packed) -> ArrayRecord:
+    # Flower accepts only `bytes` here; this is the one copy on the sending side.
+    data = np.ascontiguousarray(packed.array).tobytes()
+    return ArrayRecord({_FLAT: Array("uint8", (len(data),), _STYPE, data)})
+
+
+def _content(
+    header: dict[str, Any], payloads: Mapping[str, Packed], cache: PayloadCache
+) -> RecordDict:
+    content = RecordDict({_HEADER: ConfigRecord({"json": json.dumps(header)})})
+    for name, packed in payloads.items():
+        content[f"{_PAYLOAD}{name}"] = cache.record(packed)
+    return content
+
+
+_H = TypeVar("_H", bound=_Model)
+
+
+def _header(content: RecordDict, model: type[_H]) -> _H:
+    record = content.get(_HEADER)
+    text = record.get("json") if isinstance(record, ConfigRecord) else None
+    if not isinstance(text, str):
+        raise WireError("the message has no fedapp header; run the same fedapp version everywhere")
+    if len(text) > MAX_HEADER_BYTES:
+        raise WireError(
+            f"the header has {len(text)} characters, at most {MAX_HEADER_BYTES} allowed"
+        )
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise WireError(f"the header is not valid JSON: {error}") from None
+    version = data.get("wire") if isinstance(data, dict) else None
+    if version != WIRE_VERSION:
+        raise WireError(
+            f"the message has format {version!r}, expected {WIRE_VERSION}; "
+            "run the same fedapp version everywhere"
+        )
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise WireError(
+            f"field '{field}' of the header: {first['msg']}; run the same fedapp version everywhere"
+        ) from None
+
+
+def _payloads(content: RecordDict, layouts: Mapping[str, str]) -> dict[str, Packed]:
+    sent = {key.removeprefix(_PAYLOAD) for key in content if key.startswith(_PAYLOAD)}
+    if sent != set(layouts) or len(sent) > MAX_PAYLOADS:
+        raise WireError(f"payloads {sorted(sent)} do not match the layouts {sorted(layouts)}")
+    return {name: _unpack(content, name, text) for name, text in layouts.items()}
+
+
+def _unpack(content: RecordDict, name: str, layout: str) -> Packed:
+    record = content[f"{_PAYLOAD}{name}"]
+    array = record.get(_FLAT) if isinstance(record, ArrayRecord) else None
+    if array is None or array.stype != _STYPE or array.dtype != "uint8":
+        raise WireError(f"payload '{name}' is not one flat array of bytes")
+    return Packed(np.frombuffer(array.data, dtype=np.uint8), Layout.from_json(layout))
