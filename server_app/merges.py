@@ -1,0 +1,209 @@
+"""The merge rules: weighted updates in, one adapter out (numpy, pure).
+
+Every rule takes the updates in the order in which they shall be summed; the round loop sorts them
+by site name, so that a sum is bit-reproducible. Heads are weighted means in every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.adapter import Adapter, Array, LoraPair
+from fedapp.errors import MergeRefused
+from fedapp.lowrank import factorise, sum_norm, weighted_sum_svd
+
+Factorisation = Literal["symmetric", "orthonormal-a", "orthonormal-b"]
+PreserveNorm = Literal["none", "a", "split"]
+Float = NDArray[np.float64]
+
+
+class WeightedAdapter(Protocol):
+    """What a merge needs of an update: its weight and its adapter, decoded when asked for."""
+
+    @property
+    def weight(self) -> float:
+        """Weight in the merge, positive: the number of training examples."""
+
+    @property
+    def adapter(self) -> Adapter:
+        """The site's adapter."""
+
+
+Updates = Sequence[WeightedAdapter]
+
+
+def average_factors(updates: Updates) -> Adapter:
+    """Average A, B and heads separately: ``A = sum_k p_k A_k``, ``B = sum_k p_k B_k``.
+
+    Bit-identical to Flower's own FedAvg on the same fp32 arrays in the same order. One update is
+    decoded at a time, so memory does not depend on how many there are.
+
+    The product of the averages is *not* the average of the products; that error is what the other
+    rules avoid.
+    """
+    mean = _mean(updates)
+    return updates[0].adapter.map(lambda name, _: mean[name])
+
+
+def sum_products(
+    updates: Updates, factorisation: Factorisation = "symmetric", preserve_norm: bool = False
+) -> Adapter:
+    """Truncate the exact sum ``DW = sum_k p_k s_k B_k A_k`` to rank r and factorise it.
+
+    With ``DW ~ U_r S_r V_r^T`` and the pair's scaling s:
+
+    * ``symmetric``: ``B = U_r (S_r/s)^(1/2)``, ``A = (S_r/s)^(1/2) V_r^T``
+    * ``orthonormal-a``: ``B = U_r S_r/s``, ``A = V_r^T`` (FlexLoRA)
+    * ``orthonormal-b``: ``B = U_r``, ``A = S_r/s V_r^T``
+
+    Parameters
+    ----------
+    updates : sequence of WeightedAdapter
+    factorisation : {"symmetric", "orthonormal-a", "orthonormal-b"}
+    preserve_norm : bool
+        Multiply ``S_r`` by ``||DW||_F / ||S_r||_F``, the norm that truncation lost.
+    """
+
+    def split(product: _Product) -> LoraPair:
+        values_r = product.values_r * (product.norm_ratio() if preserve_norm else 1.0)
+        b_mr, a_rn = factorise(product.u_mr, values_r, product.vt_rn, kind=factorisation)
+        if factorisation == "symmetric":
+            # With B = 0 and A = 0 in some direction both gradients vanish there, and the direction
+            # would be lost for the rest of the run. A unit row of A leaves the product unchanged.
+            dead_r = values_r <= np.finfo(np.float32).eps * values_r.max(initial=0.0)
+            b_mr = np.where(dead_r, 0.0, b_mr)
+            a_rn = np.where(dead_r[:, None], product.vt_rn, a_rn)
+        return product.pair(b_mr, a_rn)
+
+    return _merge_products(updates, split)
+
+
+def orthonormal_basis(updates: Updates, preserve_norm: PreserveNorm = "a") -> Adapter:
+    """Truncate the exact sum of products to rank r: ``B_g = U_r``, ``A_g = S_r/s V_r^T``.
+
+    With ``rho = ||DW||_F / ||DW_r||_F``, the norm that truncation lost is given back to
+
+    * ``a``: A alone, times rho; B stays orthonormal,
+    * ``split``: A and B, each times ``rho^(1/2)``, as the released code does,
+    * ``none``: neither.
+
+    B is orthonormal (up to ``split``) even where singular values are zero, so a merge of zero
+    products starts a usable basis.
+    """
+
+    def split(product: _Product) -> LoraPair:
+        b_mr, a_rn = factorise(product.u_mr, product.values_r, product.vt_rn, kind="orthonormal-b")
+        ratio = 1.0 if preserve_norm == "none" else product.norm_ratio()
+        if preserve_norm == "split":
+            return product.pair(b_mr * np.sqrt(ratio), a_rn * np.sqrt(ratio))
+        return product.pair(b_mr, a_rn * ratio)
+
+    return _merge_products(updates, split)
+
+
+def average_b_then_svd(updates: Updates, sent: Adapter) -> Adapter:
+    """Average B over a shared A, then rotate the pair so that A is orthonormal.
+
+    ``DW = s (sum_k p_k B_k) A`` is exact because every site kept A; it has rank r, so nothing is
+    truncated: ``A <- V_r^T``, ``B <- U_r S_r / s``.
+
+    Parameters
+    ----------
+    updates : sequence of WeightedAdapter
+    sent : Adapter
+        What the sites received (after the wire format's rounding), which fixes A.
+
+    Raises
+    ------
+    MergeRefused
+        If an update's A is not the A that was sent.
+    """
+    mean = _mean(updates, lambda name: not name.endswith(".lora_A"))
+    for index, update in enumerate(updates):
+        received = update.adapter
+        for name, pair in sent.pairs.items():
+            if not np.array_equal(received.pairs[name].a_rn, pair.a_rn):
+                site = getattr(update, "site", f"number {index + 1}")
+                raise MergeRefused(
+                    f"method fedsvd trains B over the shared A, but the update of site {site} "
+                    f"changed A of pair '{name}'; let every site run the method 'fedsvd'"
+                )
+    pairs = {}
+    for name, pair in sent.pairs.items():
+        b_mr = mean[f"{name}.lora_B"]
+        u_mr, s_r, vt_rn = weighted_sum_svd([(b_mr, pair.a_rn)], [1.0], pair.rank)
+        new_b_mr, new_a_rn = factorise(u_mr, s_r, vt_rn, kind="orthonormal-a")
+        pairs[name] = LoraPair(_fp32(new_b_mr), _fp32(new_a_rn), pair.scaling)
+    return Adapter(pairs, {name: mean[name] for name in sent.tensors})
+
+
+class _Product:
+    """The truncated sum of one pair's products, with the scaling of the pair divided out."""
+
+    def __init__(
+        self, pairs: list[tuple[Array, Array]], weights: list[float], rank: int, scaling: float
+    ) -> None:
+        self._pairs, self._weights, self._scaling = pairs, weights, scaling
+        u_mr, s_r, vt_rn = weighted_sum_svd(pairs, weights, rank)
+        self.u_mr: Float = np.asarray(u_mr, dtype=np.float64)
+        self.vt_rn: Float = np.asarray(vt_rn, dtype=np.float64)
+        self.values_r: Float = np.asarray(s_r, dtype=np.float64) / scaling
+
+    def norm_ratio(self) -> float:
+        """``||DW||_F / ||DW_r||_F``, at least 1; 1 for a zero sum."""
+        kept = float(np.linalg.norm(self.values_r)) * self._scaling
+        whole = sum_norm(self._pairs, self._weights)
+        return max(whole / kept, 1.0) if kept > 0 else 1.0
+
+    def pair(self, b_mr: Float, a_rn: Float) -> LoraPair:
+        return LoraPair(_fp32(b_mr), _fp32(a_rn), self._scaling)
+
+
+def _merge_products(updates: Updates, split: Callable[[_Product], LoraPair]) -> Adapter:
+    shares = _shares(updates)
+    adapters = [update.adapter for update in updates]
+    pairs = {}
+    for name, first in adapters[0].pairs.items():
+        own = [adapter.pairs[name] for adapter in adapters]
+        product = _Product(
+            [(pair.b_mr, pair.a_rn) for pair in own],
+            [share * pair.scaling for share, pair in zip(shares, own, strict=True)],
+            first.rank,
+            first.scaling,
+        )
+        pairs[name] = split(product)
+    heads = adapters[0].tensors
+    return Adapter(pairs, _mean(updates, lambda name: name in heads))
+
+
+def _shares(updates: Updates) -> list[float]:
+    total = sum(update.weight for update in updates)
+    if not total > 0:
+        raise MergeRefused(f"{len(updates)} updates with total weight {total}; nothing to merge")
+    return [float(update.weight / total) for update in updates]
+
+
+def _mean(updates: Updates, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Array]:
+    """Weighted mean of the wanted arrays, streamed.
+
+    The order of operations (divide the weights first, then add product by product in the array's
+    own precision) is that of Flower's FedAvg, so that the results agree to the last bit.
+    """
+    mean: dict[str, Array] = {}
+    for update, share in zip(updates, _shares(updates), strict=True):
+        for name, array in update.adapter.arrays():
+            if not wanted(name):
+                continue
+            if name in mean:
+                mean[name] += array * share
+            else:
+                mean[name] = array * share
+    return mean
+
+
+def _fp32(array: Float | Array) -> Array:
+    return np.ascontiguousarray(array, dtype=np.float32)
