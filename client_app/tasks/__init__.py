@@ -1,1 +1,40 @@
 """Tasks: how records become batches, a loss and metrics."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedapp.config import RunConfig
+
+if TYPE_CHECKING:
+    from client_app.models import ModelSource
+    from client_app.tasks.base import Task
+
+TASKS: dict[str, str] = {
+    "sequence-classification": "client_app.tasks.sequence_classification:SequenceClassification",
+}
+
+
+def build_task(config: RunConfig, label_map: Sequence[str], source: ModelSource) -> Task:
+    """Build the task named in ``model.task`` with the tokenizer of the base model.
+
+    Parameters
+    ----------
+    config : RunConfig
+    label_map : sequence of str
+    source : ModelSource
+        Its ``path`` holds the tokenizer.
+
+    Raises
+    ------
+    ConfigError
+        If the folder has no tokenizer.
+    """
+    from client_app.tasks.tokenizer import load_tokenizer
+
+    module, _, name = TASKS[config.model.task].partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    task: Task = kind(config, list(label_map), load_tokenizer(source))
+    return task

@@ -1,0 +1,101 @@
+"""Checks that stand between a data source and a training run.
+
+Messages name sites, columns, rows and counts. They never hold the content of a record, because
+they may leave the building.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+
+from client_app.data.site_data import SiteData
+from fedapp.errors import DataError
+
+
+def content_digest(text: str) -> bytes:
+    """SHA-256 of a text; spacing and Unicode composition do not matter."""
+    normal = " ".join(unicodedata.normalize("NFC", text).split())
+    return hashlib.sha256(normal.encode("utf-8", "surrogatepass")).digest()
+
+
+def find_duplicates(texts: Sequence[str]) -> dict[int, int]:
+    """Map the index of every repeated text to the index of its first occurrence."""
+    first: dict[bytes, int] = {}
+    repeated: dict[int, int] = {}
+    for index, text in enumerate(texts):
+        earlier = first.setdefault(content_digest(text), index)
+        if earlier != index:
+            repeated[index] = earlier
+    return repeated
+
+
+def check_disjoint(groups: Mapping[str, Iterable[str]], kind: str, site: str | None = None) -> None:
+    """Check by content that no text is in two groups.
+
+    Parameters
+    ----------
+    groups : mapping of str to iterable of str
+        Texts by site or by split.
+    kind : str
+        ``"sites"`` or ``"splits"``, for the message.
+    site : str, optional
+        The site whose splits these are.
+
+    Raises
+    ------
+    DataError
+        Naming two of the groups and the number of shared records.
+    """
+    owner: dict[bytes, str] = {}
+    shared: dict[tuple[str, str], int] = {}
+    for group, texts in groups.items():
+        for digest in {content_digest(text) for text in texts}:
+            other = owner.setdefault(digest, group)
+            if other != group:
+                shared[(other, group)] = shared.get((other, group), 0) + 1
+    if shared:
+        (one, two), count = next(iter(shared.items()))
+        raise DataError(
+            f"expected that no record is in two {kind}, got {count} in both '{one}' and '{two}'; "
+            "remove the repeated records or set data.duplicates to drop",
+            site=site,
+        )
+
+
+def check_site(data: SiteData, *, one_class: str) -> None:
+    """Check that a site can train and be measured.
+
+    Parameters
+    ----------
+    data : SiteData
+    one_class : {"refuse", "allow"}
+        Setting ``data.one-class``.
+
+    Raises
+    ------
+    DataError
+        For an empty split, a record in two splits, or a training split with one label.
+    """
+    total = sum(map(len, data.splits.values()))
+    for name, records in data.splits.items():
+        if not records:
+            raise DataError(
+                f"the {name} split is empty: expected at least 1 record, got 0 of the site's "
+                f"{total}; add records or change data.validation-fraction and data.test-fraction",
+                site=data.site,
+            )
+    check_disjoint(
+        {name: [r["text"] for r in records] for name, records in data.splits.items()},
+        "splits",
+        data.site,
+    )
+    labels = {record["label"] for record in data.splits["train"]}
+    if len(labels) < 2 and one_class == "refuse":
+        raise DataError(
+            f"all {len(data.splits['train'])} training records carry the one label "
+            f"'{data.label_map[labels.pop()]}': expected at least 2 labels; leave the site out, "
+            "or set data.one-class to allow",
+            site=data.site,
+        )

@@ -1,0 +1,122 @@
+"""Deal records to sites with flwr-datasets' partitioners."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from client_app.data.table import Table
+from fedapp.config import DataSection
+from fedapp.errors import DataError
+from fedapp.seeds import derive_seed
+
+# Fewest records a Dirichlet site may get: with the default fractions every split has a record.
+SMALLEST_SITE = 5
+
+
+def deal(
+    table: Table, labels: Sequence[int], kept: Sequence[int], data: DataSection, seed: int
+) -> dict[str, list[int]]:
+    """Return the indices of every site's records, sorted within a site.
+
+    Parameters
+    ----------
+    table : Table
+    labels : sequence of int
+        Label index of every record of the table.
+    kept : sequence of int
+        Indices of the records to deal.
+    data : DataSection
+        ``partition``, ``sites``, ``dirichlet_alpha``.
+    seed : int
+        Seed of the run; ``natural`` does not draw.
+
+    Raises
+    ------
+    DataError
+        If the source knows no natural sites, or there are too few records for so many sites.
+    """
+    if data.partition == "natural":
+        return _natural(table, kept)
+    if data.sites > len(kept):
+        raise DataError(
+            f"{table.name}: {len(kept)} records cannot be dealt to {data.sites} sites; "
+            "lower data.sites"
+        )
+    draw = derive_seed(seed, "partition", data.partition)
+    parts = (
+        _iid(kept, data.sites, draw)
+        if data.partition == "iid"
+        else _dirichlet(table, labels, kept, data, draw)
+    )
+    width = len(str(data.sites))
+    return {f"site-{i + 1:0{width}d}": sorted(part) for i, part in enumerate(parts)}
+
+
+def _natural(table: Table, kept: Sequence[int]) -> dict[str, list[int]]:
+    from datasets import Dataset
+    from flwr_datasets.partitioner import NaturalIdPartitioner
+
+    if table.sites is None:
+        raise DataError(
+            f"{table.name} has no sites of its own; set data.partition to dirichlet or iid"
+        )
+    # A site whose records were all dropped must be reported, not forgotten.
+    sites: dict[str, list[int]] = {name: [] for name in sorted(set(table.sites))}
+    if not kept:
+        return sites
+    partitioner = NaturalIdPartitioner(partition_by="site")
+    partitioner.dataset = Dataset.from_dict(
+        {"index": list(kept), "site": [table.sites[i] for i in kept]}
+    )
+    with contextlib.redirect_stderr(io.StringIO()):  # it draws a progress bar
+        for number in range(partitioner.num_partitions):
+            part = partitioner.load_partition(number)
+            sites[partitioner.partition_id_to_natural_id[number]] = sorted(part["index"])
+    return sites
+
+
+def _iid(kept: Sequence[int], sites: int, seed: int) -> list[list[int]]:
+    from datasets import Dataset
+    from flwr_datasets.partitioner import IidPartitioner
+
+    # The partitioner cuts contiguous pieces, so the order must be random first.
+    shuffled = np.random.default_rng(seed).permutation(np.asarray(kept)).tolist()
+    partitioner = IidPartitioner(num_partitions=sites)
+    partitioner.dataset = Dataset.from_dict({"index": shuffled})
+    return [list(partitioner.load_partition(number)["index"]) for number in range(sites)]
+
+
+def _dirichlet(
+    table: Table, labels: Sequence[int], kept: Sequence[int], data: DataSection, seed: int
+) -> list[list[int]]:
+    from datasets import Dataset
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    partitioner = DirichletPartitioner(
+        num_partitions=data.sites,
+        partition_by="label",
+        alpha=data.dirichlet_alpha,
+        min_partition_size=SMALLEST_SITE,
+        self_balancing=False,
+        seed=seed,
+    )
+    partitioner.dataset = Dataset.from_dict(
+        {"index": list(kept), "label": [labels[i] for i in kept]}
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one warning a redraw
+            return [
+                list(partitioner.load_partition(number)["index"]) for number in range(data.sites)
+            ]
+    except ValueError:
+        raise DataError(
+            f"{table.name}: dealing {len(kept)} records to {data.sites} sites with "
+            f"data.dirichlet-alpha {data.dirichlet_alpha:g} left a site with fewer than "
+            f"{SMALLEST_SITE} records in every draw; raise data.dirichlet-alpha or lower data.sites"
+        ) from None

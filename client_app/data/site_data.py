@@ -1,0 +1,37 @@
+"""What a site holds: its records, dealt to the three splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+SPLITS = ("train", "validation", "test")
+
+
+class Record(TypedDict):
+    """One example; ``label`` is the index into the label map."""
+
+    text: str
+    label: int
+
+
+@dataclass
+class SiteData:
+    """The records of one site.
+
+    Attributes
+    ----------
+    site : str
+        Name of the site.
+    label_map : list of str
+        Name of every label; a record's ``label`` is an index into it.
+    splits : dict of str to list of Record
+        Keys ``"train"``, ``"validation"``, ``"test"``; none is empty.
+    notes : list of str
+        What an operator should know, such as dropped duplicates; counts only, never content.
+    """
+
+    site: str
+    label_map: list[str]
+    splits: dict[str, list[Record]]
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,80 @@
+"""Human-rated sentiment of texts from four sources, read straight from a source archive.
+
+Data: Hutto and Gilbert, VADER, ICWSM 2014, MIT licence, as shipped in the source distribution of
+vaderSentiment (its wheel lacks it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+from client_app.data.table import Table
+from fedapp.cache import cache_folder
+from fedapp.errors import DataError
+
+ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
+SHA256 = "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9"
+INNER = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
+SOURCES = {
+    "Editorials": "nytEditorialSnippets_GroundTruth.txt",
+    "Films": "movieReviewSnippets_GroundTruth.txt",
+    "Products": "amazonReviewSnippets_GroundTruth.txt",
+    "Tweets": "tweets_GroundTruth.txt",
+}
+LABELS = ("negative", "positive")
+WEAKEST = 0.5  # mean ratings run from -4 to 4; nearer to 0 the raters disagree on the sign
+
+
+def archive_path() -> Path:
+    """Where the archive is expected: ``downloads/`` in the cache folder."""
+    return cache_folder() / "downloads" / ARCHIVE
+
+
+def read_sentiment() -> Table:
+    """Read the texts with ``abs(mean rating) >= 0.5``; the label is the sign.
+
+    Raises
+    ------
+    DataError
+        If the archive is absent or is not the pinned file.
+    """
+    path = archive_path()
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise DataError(
+            f"embedded:sentiment needs {path}, which is not there; run `pip download --no-deps "
+            f"--no-binary :all: --dest {path.parent} vaderSentiment==3.3.2`"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        raise DataError(
+            f"embedded:sentiment: {path} has an unexpected SHA-256 (expected {SHA256}); delete it "
+            f"and run `pip download --no-deps --no-binary :all: --dest {path.parent} "
+            "vaderSentiment==3.3.2`"
+        )
+    texts: list[str] = []
+    labels: list[str] = []
+    sites: list[str] = []
+    with (
+        tarfile.open(fileobj=io.BytesIO(content)) as outer,
+        tarfile.open(fileobj=io.BytesIO(_member(outer, INNER))) as inner,
+    ):
+        for site, name in SOURCES.items():
+            lines = _member(inner, f"hutto_ICWSM_2014/{name}").decode("utf-8-sig", "replace")
+            for line in filter(None, lines.split("\r\n")):
+                _, score, text = line.split("\t", 2)
+                if abs(float(score)) >= WEAKEST and text.strip():
+                    texts.append(text.strip())
+                    labels.append(LABELS[float(score) > 0])
+                    sites.append(site)
+    return Table("embedded:sentiment", texts, labels, sites, label_map=LABELS)
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    stream = archive.extractfile(name)
+    if stream is None:
+        raise DataError(f"embedded:sentiment: {ARCHIVE} lacks the file {name}")
+    return stream.read()

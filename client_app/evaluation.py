@@ -1,0 +1,69 @@
+"""Measure the resident model on a split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from client_app.batching import ordered_batches
+from fedapp.config import RunConfig
+from fedapp.errors import TrainingError
+
+if TYPE_CHECKING:
+    from client_app.models import ResidentModel
+
+
+def evaluate(
+    resident: ResidentModel,
+    items: Sequence[Mapping[str, Any]],
+    config: RunConfig,
+    device: torch.device,
+) -> dict[str, float]:
+    """Return the task's metrics on prepared items.
+
+    Parameters
+    ----------
+    resident : ResidentModel
+        Its ``model`` and ``task`` are used; the model's training mode is restored.
+    items : sequence of mapping
+        What ``task.prepare`` returned for the split.
+    config : RunConfig
+        ``train.eval_batch_size`` and ``train.precision``.
+    device : torch.device
+
+    Returns
+    -------
+    dict of str to float
+        ``accuracy``, ``loss``, ``auc``, ``f1``, ``examples`` for classification; an undefined one
+        is left out.
+
+    Raises
+    ------
+    TrainingError
+        If the loss is not finite.
+    """
+    model, task = resident.model, resident.task
+    scores = task.scores(device)
+    was_training = model.training
+    model.eval()
+    try:
+        with (
+            torch.inference_mode(),
+            torch.autocast(device.type, torch.bfloat16, enabled=config.train.precision == "bf16"),
+        ):
+            for indices in ordered_batches(items, config.train.eval_batch_size):
+                batch = task.collate([items[i] for i in indices])
+                batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+                scores.update(task.output(model, batch), batch)
+    finally:
+        model.train(was_training)
+    metrics: dict[str, float] = scores.compute()
+    if not math.isfinite(metrics.get("loss", 0.0)):
+        raise TrainingError(
+            f"the loss on {len(items)} evaluation records is not finite (got {metrics['loss']}); "
+            "lower train.learning-rate or use train.precision fp32"
+        )
+    return metrics
