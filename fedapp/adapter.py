@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LoraPair:
     """One LoRA pair; its contribution to a weight is ``scaling * b_mr @ a_rn``.
 
@@ -80,7 +80,8 @@ class Adapter:
         """Names, shapes and scalings: what two adapters must share to be combined."""
         return {
             "pairs": {
-                name: [list(pair.b_mr.shape), list(pair.a_rn.shape), pair.scaling]
+                # float: 2 and 2.0 are one scaling but two JSON texts
+                name: [list(pair.b_mr.shape), list(pair.a_rn.shape), float(pair.scaling)]
                 for name, pair in self.pairs.items()
             },
             "tensors": {name: list(tensor.shape) for name, tensor in self.tensors.items()},
@@ -88,7 +89,7 @@ class Adapter:
 
     def layout_digest(self) -> str:
         """SHA-256 of `layout`."""
-        return hashlib.sha256(json.dumps(self.layout()).encode()).hexdigest()
+        return layout_digest(self.layout())
 
     def digest(self) -> str:
         """SHA-256 of layout and content (fp32 bytes): equal digests, bit-identical adapters."""
@@ -105,3 +106,8 @@ class Adapter:
     def size(self) -> int:
         """Number of trainable numbers."""
         return sum(array.size for _, array in self.arrays())
+
+
+def layout_digest(layout: Mapping[str, object]) -> str:
+    """SHA-256 of what `Adapter.layout` returns."""
+    return hashlib.sha256(json.dumps(layout).encode()).hexdigest()

@@ -1,0 +1,172 @@
+"""Exact merges of low-rank products: weighted sums, their SVD, and new factors from it.
+
+fp64 inside; fp32 out where every input is fp32. Norms, distances and alignment are in
+`fedapp.lowrank_metrics` and are re-exported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.lowrank_metrics import (
+    Double,
+    Matrix,
+    Pair,
+    accumulate,
+    basis_overlap,
+    cancellation_ratio,
+    check_sum,
+    client_global_cosines,
+    increment,
+    inner_products,
+    pairwise_cosines,
+    product_distance,
+    product_inner,
+    product_norm,
+    stack,
+    sum_norm,
+)
+
+__all__ = [
+    "Factorisation",
+    "Pair",
+    "basis_overlap",
+    "cancellation_ratio",
+    "client_global_cosines",
+    "factorise",
+    "increment",
+    "inner_products",
+    "pairwise_cosines",
+    "product_distance",
+    "product_inner",
+    "product_norm",
+    "sum_norm",
+    "weighted_sum_svd",
+]
+
+Factorisation = Literal["symmetric", "orthonormal-a", "orthonormal-b"]
+
+
+def weighted_sum_svd(
+    pairs: Sequence[Pair], weights: Sequence[float], rank: int
+) -> tuple[Matrix, Matrix, Matrix]:
+    """Return the best rank-``rank`` approximation of ``sum_k w_k B_k A_k`` as its truncated SVD.
+
+    With ``L = [w_1 B_1, ...] = Q_L R_L`` and ``[A_1^T, ...] = Q_A R_A`` the SVD of the small core
+    ``R_L R_A^T`` gives that of the sum exactly, in O((m + n) R^2 + R^3) for a stacked rank R. When
+    R reaches min(m, n) the sum is accumulated densely instead, in memory independent of K.
+
+    Parameters
+    ----------
+    pairs : sequence of (b_mr, a_rn)
+        Ranks may differ between pairs.
+    weights : sequence of float
+        Used as they are, not normalised.
+    rank : int
+        At most min(m, n). Beyond the sum's own rank the singular values are 0 and the vectors
+        still orthonormal.
+
+    Returns
+    -------
+    u_mr : ndarray, shape (m, rank)
+        Orthonormal columns; the entry of largest magnitude in each is positive.
+    s_r : ndarray, shape (rank,)
+        Descending.
+    vt_rn : ndarray, shape (rank, n)
+        Orthonormal rows.
+
+    Raises
+    ------
+    ValueError
+        If shapes or counts do not match, or ``rank`` is not within 1..min(m, n).
+    """
+    m, n, stacked_rank = check_sum(pairs, weights)
+    if not 1 <= rank <= min(m, n):
+        raise ValueError(f"rank must be within 1..{min(m, n)}, got {rank}")
+    if max(stacked_rank, rank) < min(m, n):
+        u_mr, s_r, vt_rn = _svd_by_qr(pairs, weights, rank)
+    else:
+        u_mr, s_r, vt_rn = _truncate(*_svd(accumulate(pairs, weights, slice(None))), rank)
+    u_mr, vt_rn = _fix_signs(u_mr, vt_rn)
+    dtype = _output_dtype([array for pair in pairs for array in pair])
+    return u_mr.astype(dtype), s_r.astype(dtype), vt_rn.astype(dtype)
+
+
+def factorise(
+    u_mr: Matrix,
+    s_r: Matrix,
+    vt_rn: Matrix,
+    kind: Factorisation = "symmetric",
+    norm_ratio: float = 1.0,
+    split_norm: bool = False,
+) -> tuple[Matrix, Matrix]:
+    """Return ``(b_mr, a_rn)`` with ``B A = norm_ratio * U S V^T``.
+
+    Parameters
+    ----------
+    u_mr, s_r, vt_rn
+        As from `weighted_sum_svd`.
+    kind : {"symmetric", "orthonormal-a", "orthonormal-b"}
+        ``B = U sqrt(S), A = sqrt(S) V^T``; ``B = U S, A = V^T`` (FlexLoRA, FedSVD); or
+        ``B = U, A = S V^T`` (Subspace-Reg).
+    norm_ratio : float
+        ``||W||_F / ||W_r||_F`` restores the norm lost by truncation. It goes where S goes, so that
+        an orthonormal factor stays orthonormal.
+    split_norm : bool
+        Put ``sqrt(norm_ratio)`` on both factors instead, as the released code of Subspace-Reg does.
+    """
+    u, s, vt = (np.asarray(x, dtype=np.float64) for x in (u_mr, s_r, vt_rn))
+    if kind == "symmetric":
+        left = right = np.sqrt(s)
+        split_norm = True
+    elif kind == "orthonormal-a":
+        left, right = s, np.ones_like(s)
+    elif kind == "orthonormal-b":
+        left, right = np.ones_like(s), s
+    else:
+        raise ValueError(f"kind must be symmetric, orthonormal-a or orthonormal-b, got {kind!r}")
+    if split_norm:
+        left, right = left * np.sqrt(norm_ratio), right * np.sqrt(norm_ratio)
+    elif kind == "orthonormal-a":
+        left = left * norm_ratio
+    else:
+        right = right * norm_ratio
+    dtype = _output_dtype([u_mr, s_r, vt_rn])
+    return (u * left).astype(dtype), (right[:, None] * vt).astype(dtype)
+
+
+def _svd_by_qr(
+    pairs: Sequence[Pair], weights: Sequence[float], rank: int
+) -> tuple[Double, Double, Double]:
+    left, right = stack(pairs, weights)
+    padding = ((0, 0), (0, max(0, rank - left.shape[1])))
+    # QR completes zero columns to an orthonormal basis, so a rank beyond the sum's is well defined.
+    q_left, r_left = np.linalg.qr(np.pad(left, padding))
+    del left
+    q_right, r_right = np.linalg.qr(np.pad(right, padding))
+    del right
+    u, s, vt = _truncate(*_svd(r_left @ r_right.T), rank)
+    return q_left @ u, s, vt @ q_right.T
+
+
+def _svd(matrix: Double) -> tuple[Double, Double, Double]:
+    u, s, vt = np.linalg.svd(matrix, full_matrices=False)
+    return u, s, vt
+
+
+def _truncate(u: Double, s: Double, vt: Double, rank: int) -> tuple[Double, Double, Double]:
+    return u[:, :rank], s[:rank], vt[:rank]
+
+
+def _fix_signs(u_mr: Double, vt_rn: Double) -> tuple[Double, Double]:
+    largest = np.abs(u_mr).argmax(axis=0)
+    signs = np.where(u_mr[largest, np.arange(u_mr.shape[1])] < 0, -1.0, 1.0)
+    return u_mr * signs, vt_rn * signs[:, None]
+
+
+def _output_dtype(arrays: Sequence[NDArray[Any]]) -> type[np.floating[Any]]:
+    return np.float32 if all(array.dtype == np.float32 for array in arrays) else np.float64

@@ -1,0 +1,173 @@
+"""What an update must satisfy before anyone computes with it; every refusal has a named reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fedapp.adapter import Adapter
+from fedapp.codec import Codec, Layout, Packed, decode
+from fedapp.errors import MergeRefused, UpdateRefused
+
+REASONS: dict[str, str] = {
+    "empty": "the update has no payload, or its payload has no array",
+    "bad-weight": "the update's weight (its number of examples) is not a positive finite number",
+    "wrong-round": "the update belongs to another round",
+    "oversized": "the payload or its layout is larger than the limits allow",
+    "wrong-layout": "names or scalings differ from the model's, or the layout is malformed",
+    "wrong-rank": "a LoRA pair has another rank than the model's",
+    "wrong-shape": "an array has another shape than the model's",
+    "wrong-codec": "the number format is unknown, or not the one the run uses",
+    "wrong-dtype": "the payload is not one flat array of bytes",
+    "wrong-size": "the payload's length contradicts its layout",
+    "wrong-digest": "the payload's bytes or layout are not those that were sent",
+    "non-finite": "an array holds NaN or Inf",
+}
+
+
+def check_update(
+    reply_packed: Packed | None,
+    *,
+    site: str,
+    round: int,
+    expected_layout: Mapping[str, Any] | Adapter,
+    reply_round: int,
+    weight: float,
+    max_bytes: int,
+    codec: Codec | None = None,
+) -> Adapter:
+    """Return the decoded update, or refuse it.
+
+    The cheap checks come first, and nothing is decoded before the layout equals the model's: an
+    update cannot make the receiver allocate more than one model.
+
+    Parameters
+    ----------
+    reply_packed : Packed or None
+        What the site sent; None if its reply held no payload.
+    site : str
+    round : int
+        The current round.
+    expected_layout : Adapter or its ``layout()``
+        The model of this round.
+    reply_round : int
+        Round the site says its update belongs to.
+    weight : float
+        Weight in the merge: number of training examples.
+    max_bytes : int
+        Largest payload accepted, in bytes.
+    codec : {"fp32", "bf16", "int8"}, optional
+        The number format the run uses; by default any known one.
+
+    Raises
+    ------
+    UpdateRefused
+        With one of `REASONS`, and a sentence that names the array, what was expected and what came.
+    """
+
+    def refuse(reason: str, message: str) -> NoReturn:
+        raise UpdateRefused(message, reason=reason, site=site, round=round)
+
+    if reply_packed is None or not (reply_packed.layout.pairs or reply_packed.layout.tensors):
+        refuse("empty", "the update holds no array; expected a trained adapter")
+    if not _is_number(weight) or not math.isfinite(weight) or weight <= 0:
+        refuse("bad-weight", f"the update's weight must be positive and finite, got {weight!r:.40}")
+    if reply_round != round:
+        refuse("wrong-round", f"the update must be of round {round}, got {reply_round!r:.40}")
+    layout = reply_packed.layout
+    largest = max(reply_packed.nbytes, layout.nbytes)
+    if largest > max_bytes:
+        refuse("oversized", f"the update must have at most {max_bytes} bytes, got {largest}")
+    if codec is not None and layout.codec != codec:
+        refuse("wrong-codec", f"the update must be encoded as {codec}, got {layout.codec}")
+    expected = expected_layout.layout() if isinstance(expected_layout, Adapter) else expected_layout
+    difference = layout_difference(layout, expected)
+    if difference is not None:
+        refuse(*difference)
+    try:
+        adapter = decode(reply_packed.array, layout)
+    except UpdateRefused as error:
+        raise UpdateRefused(error.message, reason=error.reason, site=site, round=round) from None
+    finding = first_non_finite(adapter)
+    if finding is not None:
+        refuse("non-finite", f"{finding}; training diverged, lower train.learning-rate")
+    return adapter
+
+
+def check_merge(adapter: Adapter, round: int) -> None:
+    """Refuse a merged model with a NaN or Inf, so that the previous one stays.
+
+    Raises
+    ------
+    MergeRefused
+        Naming the first such array.
+    """
+    finding = first_non_finite(adapter)
+    if finding is not None:
+        raise MergeRefused(
+            f"after the merge {finding}; the previous model is kept, look for a site whose "
+            "training diverged",
+            round=round,
+        )
+
+
+def layout_difference(layout: Layout, expected: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Compare a received layout with ``Adapter.layout()`` of the model.
+
+    Returns
+    -------
+    (str, str) or None
+        Reason and sentence of the first difference.
+    """
+    for kind, received in (("pairs", layout.pairs), ("tensors", layout.tensors)):
+        missing, extra = set(expected[kind]) - set(received), set(received) - set(expected[kind])
+        if missing or extra:
+            what = "is missing" if missing else "is not part of the model"
+            return (
+                "wrong-layout",
+                f"{kind[:-1]} '{min(missing or extra)}' {what}; expected the model's "
+                f"{len(expected[kind])} {kind}, got {len(received)}",
+            )
+    for name, (b_shape, a_shape, scaling) in layout.pairs.items():
+        b_expected, a_expected, scaling_expected = expected["pairs"][name]
+        if a_shape[0] != a_expected[0]:
+            return (
+                "wrong-rank",
+                f"pair '{name}' must have rank {a_expected[0]}, got {a_shape[0]}; "
+                "lora.rank must be equal at every site",
+            )
+        if scaling != scaling_expected:
+            return (
+                "wrong-layout",
+                f"pair '{name}' must have scaling {scaling_expected}, got {scaling}; "
+                "lora.alpha must be equal at every site",
+            )
+        for suffix, got, wanted in (("A", a_shape, a_expected), ("B", b_shape, b_expected)):
+            if list(got) != list(wanted):
+                return _wrong_shape(f"{name}.lora_{suffix}", wanted, got)
+    for name, shape in layout.tensors.items():
+        if list(shape) != list(expected["tensors"][name]):
+            return _wrong_shape(name, expected["tensors"][name], shape)
+    return None
+
+
+def first_non_finite(adapter: Adapter) -> str | None:
+    """Name the first array with a NaN or Inf and its first such place, or return None."""
+    for name, array in adapter.arrays():
+        finite = np.isfinite(array)
+        if not finite.all():
+            place = np.unravel_index(int(np.argmin(finite)), array.shape)
+            where = f"[{', '.join(str(int(i)) for i in place)}]"
+            return f"array '{name}' must be finite, got {array[place]} at {where}"
+    return None
+
+
+def _wrong_shape(name: str, wanted: Any, got: Any) -> tuple[str, str]:
+    return "wrong-shape", f"array '{name}' must have shape {list(wanted)}, got {list(got)}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
