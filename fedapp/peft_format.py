@@ -1,0 +1,164 @@
+"""An adapter as the folder that plain PEFT reads and writes; no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save_file
+
+from fedapp.adapter import Adapter, Array, LoraPair
+from fedapp.atomic_folder import write_folder
+from fedapp.errors import ConfigError
+from fedapp.peft_names import Part, from_peft, to_peft
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+
+
+def save_peft(
+    adapter: Adapter, folder: Path, peft_config: Mapping[str, Any], card_text: str
+) -> None:
+    """Write ``adapter_config.json``, ``adapter_model.safetensors`` and the model card atomically.
+
+    ``PeftModel.from_pretrained(base, folder)`` loads the result.
+
+    Parameters
+    ----------
+    adapter : Adapter
+    folder : Path
+        Replaced if it holds an adapter; any other folder with content is left alone.
+    peft_config : mapping
+        Content of ``adapter_config.json``, such as ``ResidentModel.peft_config``.
+    card_text : str
+        Content of ``README.md``.
+
+    Raises
+    ------
+    ConfigError
+        If the folder holds something else, or ``peft_config`` contradicts the adapter's scaling.
+    OSError
+        If it cannot be written; what was there before stays.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG_FILE).is_file():
+        raise ConfigError(f"{folder} holds something other than an adapter; name another folder")
+    for name, pair in adapter.pairs.items():
+        scaling = _scaling(name, pair.rank, peft_config)
+        if not math.isclose(scaling, pair.scaling, rel_tol=1e-6):
+            raise ConfigError(
+                f"adapter pair '{name}' has scaling {pair.scaling}, "
+                f"but {CONFIG_FILE} would give it {scaling}"
+            )
+    arrays: dict[str, Array] = {}
+    for name, pair in adapter.pairs.items():
+        arrays[to_peft(name, "a")] = _contiguous(pair.a_rn)
+        arrays[to_peft(name, "b")] = _contiguous(pair.b_mr)
+    for name, tensor in adapter.tensors.items():
+        arrays[to_peft(name, "tensor")] = _contiguous(tensor)
+
+    def fill(temporary: Path) -> None:
+        # transformers and PEFT expect the format tag
+        save_file(arrays, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
+        text = json.dumps(dict(peft_config), indent=2, sort_keys=True)
+        (temporary / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
+        (temporary / "README.md").write_text(card_text, encoding="utf-8")
+
+    write_folder(folder, fill)
+
+
+def load_peft(folder: Path) -> Adapter:
+    """Read an adapter that `save_peft` or PEFT itself has written.
+
+    Half-precision numbers are widened to fp32. Per-layer ranks and alphas are honoured.
+
+    Raises
+    ------
+    ConfigError
+        If a file is missing or malformed, or the adapter is not plain LoRA.
+    """
+    config = read_peft_config(folder)
+    path = folder / WEIGHTS_FILE
+    try:
+        entries = deserialize(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"adapter file not found: {path}") from None
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"adapter file {path} cannot be read: {error}") from None
+    parts: dict[Part, dict[str, Array]] = {"a": {}, "b": {}, "tensor": {}}
+    for key, entry in entries:
+        try:
+            name, part = from_peft(key)
+            parts[part][name] = _fp32(entry)
+        except ValueError as error:
+            raise ConfigError(f"adapter file {path} is not plain LoRA: {error}") from None
+    halves = parts["a"].keys() ^ parts["b"].keys()
+    if halves:
+        raise ConfigError(f"adapter file {path} has one half of the pair '{min(halves)}' only")
+    pairs = {
+        name: LoraPair(b_mr=parts["b"][name], a_rn=a_rn, scaling=_scaling(name, len(a_rn), config))
+        for name, a_rn in parts["a"].items()
+    }
+    for name, pair in pairs.items():
+        if pair.a_rn.ndim != 2 or pair.b_mr.ndim != 2 or pair.b_mr.shape[1] != pair.rank:
+            raise ConfigError(
+                f"adapter pair '{name}' in {path} has shapes B {pair.b_mr.shape} and "
+                f"A {pair.a_rn.shape}; expected (m, r) and (r, n)"
+            )
+    return Adapter(pairs, parts["tensor"])
+
+
+def read_peft_config(folder: Path) -> dict[str, Any]:
+    """Read and check ``adapter_config.json``.
+
+    Raises
+    ------
+    ConfigError
+        If it is missing or malformed, or describes something other than plain LoRA.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"adapter settings not found: {path}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"adapter settings {path} cannot be read: {error}") from None
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise ConfigError(f"{path} does not describe a LoRA adapter")
+    unsupported = [key for key in ("use_dora", "lora_bias", "use_qalora") if config.get(key)]
+    if config.get("bias", "none") != "none":
+        unsupported.append("bias")
+    if unsupported:
+        raise ConfigError(f"{path} uses {', '.join(unsupported)}; only plain LoRA is supported")
+    return config
+
+
+def _scaling(name: str, rank: int, config: Mapping[str, Any]) -> float:
+    """PEFT: alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA; alpha may differ by layer."""
+    alpha = config["lora_alpha"]
+    for pattern, value in (config.get("alpha_pattern") or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", name):
+            alpha = value
+            break
+    return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _contiguous(array: Array) -> Array:
+    return np.ascontiguousarray(array, dtype="<f4")
+
+
+def _fp32(entry: Mapping[str, Any]) -> NDArray[np.float32]:
+    shape, data, kind = entry["shape"], entry["data"], entry["dtype"]
+    if kind == "BF16":  # numpy has no bf16: its bits are the upper half of an fp32
+        bits = np.frombuffer(data, dtype="<u2").astype("<u4") << 16
+        return bits.view("<f4").reshape(shape)
+    formats = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
+    if kind not in formats:
+        raise ValueError(f"an array of type {kind}")
+    return np.frombuffer(data, dtype=formats[kind]).reshape(shape).astype(np.float32)
