@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-
-_LOGGER = logging.getLogger("fedapp")
+import time
 
 
 def log(message: str) -> None:
-    """Say something at level INFO."""
-    _setup()
-    _LOGGER.info(message)
+    """Say something on standard output, which Flower streams to whoever watches the run."""
+    print(f"{time.strftime('%H:%M:%S')}  {message}", flush=True)
 
 
 def warn(message: str) -> None:
-    """Say something at level WARNING."""
-    _setup()
-    _LOGGER.warning(message)
-
-
-def _setup() -> None:
-    # Flower's processes leave the root logger at WARNING; without a handler nothing would show.
-    if not _LOGGER.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-        _LOGGER.addHandler(handler)
-        _LOGGER.setLevel(logging.INFO)
+    """Say something that deserves attention."""
+    log(f"warning: {message}")

@@ -1,0 +1,225 @@
+"""The run folder: what a run leaves behind, and the contract with everything downstream.
+
+Every file is either the old or the new version, except ``metrics.jsonl``, which only grows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import fedapp
+from fedapp.atomic import sync_folder, write_bytes, write_text
+from fedapp.config import RunConfig
+from fedapp.errors import CheckpointError, ConfigError
+
+State = Literal["running", "completed", "failed", "stopped"]
+STATES: tuple[State, ...] = ("running", "completed", "failed", "stopped")
+
+
+class RunFolder:
+    """The files of one run.
+
+    Parameters
+    ----------
+    path : Path
+        An existing folder; see `create` and `open`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.config_file = self.path / "config.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.summary_file = self.path / "summary.json"
+        self.status_file = self.path / "status.json"
+        self.report_file = self.path / "report.html"
+        self.progress_file = self.path / "progress.jsonl"
+        self.adapter = self.path / "adapter"
+        self.checkpoint = self.path / "checkpoint"
+
+    @classmethod
+    def create(cls, config: RunConfig) -> RunFolder:
+        """Make the folder of a new run and point ``latest`` beside it at it.
+
+        Raises
+        ------
+        ConfigError
+            If a folder of that name holds a run already, or cannot be made.
+        """
+        root = Path(config.output_dir or "runs").expanduser().absolute()
+        try:
+            path = _named(root / config.name) if config.name else _timed(root, config.method)
+            _point(root / "latest", path)
+        except OSError as error:
+            raise ConfigError(
+                f"the run folder below {root} cannot be made ({error}); set output-dir to a "
+                "folder you may write to"
+            ) from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open the folder of an earlier run, following ``latest``.
+
+        Raises
+        ------
+        CheckpointError
+            If it is not the folder of a run.
+        """
+        resolved = path.expanduser().resolve()
+        if not (resolved / "config.json").is_file():
+            raise CheckpointError(
+                f"{resolved} is not the folder of a run (no config.json); give the path that the "
+                "run printed"
+            )
+        return cls(resolved)
+
+    def write_config(self, config: RunConfig, versions: Mapping[str, str], **more: Any) -> None:
+        """Write ``config.json``: settings, their digest, seed, versions, and ``more``."""
+        _write_json(
+            self.config_file,
+            {
+                "method": config.method,
+                "seed": config.seed,
+                "digest": config.digest(),
+                "settings": config.to_flat(),
+                "versions": dict(versions),
+                **more,
+            },
+        )
+
+    def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows to ``metrics.jsonl`` and flush them to disk.
+
+        Numbers that are not finite are left out: JSON has no word for them.
+        """
+        data = "".join(json.dumps(finite(row)) + "\n" for row in rows).encode()
+        new = not self.metrics_file.exists()
+        with self.metrics_file.open("ab") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if new:
+            sync_folder(self.path)
+
+    @property
+    def metrics_size(self) -> int:
+        """Bytes of ``metrics.jsonl`` so far."""
+        return self.metrics_file.stat().st_size if self.metrics_file.exists() else 0
+
+    def truncate_metrics(self, size: int) -> None:
+        """Drop what was appended after the file had ``size`` bytes.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is shorter: rows of the run are missing.
+        """
+        if self.metrics_size < size:
+            raise CheckpointError(
+                f"{self.metrics_file} has {self.metrics_size} bytes, but the checkpoint was made "
+                f"at {size}; restore the file or start a new run"
+            )
+        if self.metrics_size > size:
+            with self.metrics_file.open("rb") as stream:
+                kept = stream.read(size)
+            write_bytes(self.metrics_file, kept)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return all rows of ``metrics.jsonl``."""
+        if not self.metrics_file.exists():
+            return []
+        lines = self.metrics_file.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line]
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``."""
+        _write_json(self.summary_file, finite(summary))
+
+    def write_status(
+        self,
+        state: State,
+        error: str | None = None,
+        exit_code: int = 0,
+        run_id: int | None = None,
+    ) -> None:
+        """Write ``status.json``; without ``run_id`` the one that is there stays."""
+        if run_id is None:
+            run_id = self.read_status().get("run_id", 0)
+        _write_json(
+            self.status_file,
+            {"state": state, "error": error, "exit_code": exit_code, "run_id": run_id},
+        )
+
+    def read_status(self) -> dict[str, Any]:
+        """Return ``status.json``, or an empty dict if there is none."""
+        if not self.status_file.exists():
+            return {}
+        status = json.loads(self.status_file.read_text(encoding="utf-8"))
+        return status if isinstance(status, dict) else {}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes here, for ``config.json`` and ``summary.json``."""
+    found = {"fedapp": fedapp.__version__, "python": platform.python_version()}
+    for package in ("flwr", "numpy", "safetensors", "pydantic"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return {**found, "platform": platform.platform()}
+
+
+def finite(value: Any) -> Any:
+    """Return JSON-able data without NaN and Inf: such entries of a mapping are left out."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items() if not _is_bad(item)}
+    if isinstance(value, list | tuple):
+        return [None if _is_bad(item) else finite(item) for item in value]
+    return value
+
+
+def _is_bad(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def _named(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise ConfigError(
+            f"the run folder {path} exists; choose another name, or set resume to continue it"
+        )
+    return path
+
+
+def _timed(root: Path, method: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    stem = f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        try:
+            (root / f"{stem}{suffix}").mkdir()
+        except FileExistsError:
+            continue  # another run began in the same second
+        return root / f"{stem}{suffix}"
+    raise ConfigError(f"{root} holds a thousand runs named {stem}; set name")
+
+
+def _point(link: Path, target: Path) -> None:
+    """Replace the symbolic link atomically; a real file or folder of that name is left alone."""
+    if link.exists() and not link.is_symlink():
+        return
+    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target.name)
+    os.replace(temporary, link)

@@ -1,0 +1,227 @@
+"""Checkpoints: one folder each, complete or absent, verified before it is believed.
+
+``checkpoint/round-000003/`` holds ``state.safetensors`` (numbers), ``state.json`` (the rest) and
+``manifest.json`` (size and SHA-256 of both). Nothing in it is code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedapp.atomic_folder import write_folder
+from fedapp.config import RunConfig, Scalar
+from fedapp.errors import CheckpointError, ConfigError
+from server_app.log import warn
+from server_app.state import State, join_state, split_state
+
+FORMAT = 1
+_TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"
+_NAME = re.compile(r"round-(\d{6,})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after a round.
+
+    Attributes
+    ----------
+    round : int
+        The last round that is complete; 0: the initial model, before round 1.
+    settings : dict
+        The run's settings, flat.
+    roster : dict
+        ``Roster.digests()``.
+    sampler : dict
+        Which sites train next.
+    strategy : State
+        ``BaseStrategy.state_dict()``: the model and whatever the method remembers.
+    totals : dict of str to float
+        Seconds and bytes so far.
+    metrics_size : int
+        Bytes of ``metrics.jsonl`` at that moment.
+    """
+
+    round: int
+    settings: dict[str, Scalar]
+    roster: dict[str, Any]
+    sampler: dict[str, Any]
+    strategy: State
+    totals: dict[str, float]
+    metrics_size: int
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Write a checkpoint and remove all but the ``keep`` newest.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written. The earlier checkpoints are untouched then.
+    """
+    tensors, strategy = split_state(checkpoint.strategy)
+    described = {
+        "format": FORMAT,
+        "round": checkpoint.round,
+        "settings": checkpoint.settings,
+        "roster": checkpoint.roster,
+        "sampler": checkpoint.sampler,
+        "strategy": strategy,
+        "totals": checkpoint.totals,
+        "metrics_size": checkpoint.metrics_size,
+    }
+    files = {_TENSORS: save(tensors), _STATE: json.dumps(described, allow_nan=False).encode()}
+    manifest = {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in files.items()
+    }
+    files[_MANIFEST] = json.dumps(manifest, indent=2).encode()
+
+    def fill(temporary: Path) -> None:
+        for name, data in files.items():
+            (temporary / name).write_bytes(data)
+
+    target = folder / f"round-{checkpoint.round:06d}"
+    write_folder(target, fill)
+    _prune(folder, checkpoint.round, keep)
+    return target
+
+
+def newest_checkpoint(folder: Path) -> Checkpoint:
+    """Return the newest checkpoint that is whole; each broken one is named and passed over.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none.
+    """
+    broken = []
+    for path in sorted(_rounds(folder).values(), reverse=True):
+        try:
+            return read_checkpoint(path)
+        except CheckpointError as error:
+            warn(f"{error.message}; the one before it is used")
+            broken.append(path.name)
+    found = f"all are broken: {', '.join(broken)}" if broken else "there is none"
+    raise CheckpointError(f"no usable checkpoint in {folder} ({found}); start a new run")
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read and verify one checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        Naming the file that is missing, damaged or of another format.
+    """
+    try:
+        manifest = json.loads((path / _MANIFEST).read_bytes())
+        data = {name: (path / name).read_bytes() for name in (_TENSORS, _STATE)}
+        for name, content in data.items():
+            if hashlib.sha256(content).hexdigest() != manifest[name]["sha256"]:
+                raise CheckpointError(
+                    f"checkpoint {path.name} is damaged: {name} has {len(content)} bytes that do "
+                    f"not match the manifest ({manifest[name]['bytes']} bytes)"
+                )
+        described = json.loads(data[_STATE])
+        if described["format"] != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {path.name} has format {described['format']}, expected {FORMAT}"
+            )
+        return Checkpoint(
+            round=described["round"],
+            settings=described["settings"],
+            roster=described["roster"],
+            sampler=described["sampler"],
+            strategy=join_state(load(data[_TENSORS]), described["strategy"]),
+            totals=described["totals"],
+            metrics_size=described["metrics_size"],
+        )
+    except FileNotFoundError as error:
+        name = Path(str(error.filename)).name
+        raise CheckpointError(f"checkpoint {path.name} is incomplete: no {name}") from None
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {path.name} cannot be read: {error}") from None
+
+
+def check_settings(saved: Mapping[str, Scalar], config: RunConfig) -> None:
+    """Refuse to continue a run with other settings that influence the result.
+
+    Raises
+    ------
+    CheckpointError
+        Naming the first such setting.
+    """
+    current = config.to_flat()
+    for key in [*current, *(key for key in saved if key not in current)]:
+        if saved.get(key) == current.get(key):
+            continue
+        if _matters(key, saved, config):
+            raise CheckpointError(
+                f"setting '{key}' is {current.get(key)!r}, but the run to resume has "
+                f"{saved.get(key)!r}; resume with the settings in its config.json, or start a new "
+                "run"
+            )
+
+
+def check_roster(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with other sites, data or models.
+
+    Raises
+    ------
+    CheckpointError
+        Naming the first difference.
+    """
+    for name, before in saved.items():
+        now = current.get(name)
+        if before == now:
+            continue
+        if name == "records" and isinstance(now, dict):
+            for site in sorted(set(before) | set(now)):
+                if before.get(site) != now.get(site):
+                    raise CheckpointError(
+                        f"its records are {now.get(site, 'absent')}, but the run to resume had "
+                        f"{before.get(site, 'no such site')}; resume with the same sites and data",
+                        site=site,
+                    )
+        raise CheckpointError(
+            f"the {name} of the sites is {now}, but the run to resume had {before}; resume with "
+            "the same models, data and versions"
+        )
+
+
+def _matters(key: str, saved: Mapping[str, Scalar], config: RunConfig) -> bool:
+    if key not in saved or key not in config.to_flat():
+        return True
+    try:
+        return config.with_changes({key: saved[key]}).digest() != config.digest()
+    except ConfigError:  # one old value may contradict the other new ones
+        return True
+
+
+def _rounds(folder: Path) -> dict[int, Path]:
+    found = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found[int(match[1])] = path
+    return found
+
+
+def _prune(folder: Path, newest: int, keep: int) -> None:
+    rounds = _rounds(folder)
+    # Later rounds can exist only when a damaged one was passed over; they are of no use any more.
+    stale = [path for number, path in rounds.items() if number > newest]
+    old = sorted(number for number in rounds if number <= newest)[:-keep]
+    leftovers = [path for path in folder.iterdir() if path.name.startswith(".")]
+    for path in [*stale, *(rounds[number] for number in old), *leftovers]:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,187 @@
+"""Ask sites and gather their answers, with a deadline on every wait.
+
+Flower's own helper waits in steps of three seconds, reports nothing of who did not answer, and
+takes the sender of an error from the message, which is wrong when the coordinator's side made it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedapp.errors import FedappError, UpdateRefused
+from fedapp.exchange import Action, Failure, Instruction, Reply
+from fedapp.wire import MESSAGE_TYPES, PayloadCache, content_to_reply, instruction_to_content
+from server_app.log import log
+
+POLL_SECONDS = 0.2
+# An unanswered message is dropped by Flower this long after our own deadline, not before.
+TTL_MARGIN_SECONDS = 60.0
+
+Tick = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a site's answer is missing; ``kind`` is machine-readable, ``reason`` a sentence."""
+
+    kind: str  # "timeout", "unsent", "error", "failure", "malformed", or one of REASONS
+    reason: str
+    failure: Failure | None = None
+
+
+@dataclass
+class Collected:
+    """What came back: every asked site is in exactly one of the two."""
+
+    replies: dict[str, Reply] = field(default_factory=dict)
+    problems: dict[str, Problem] = field(default_factory=dict)
+
+
+def collect_messages(
+    grid: Grid, messages: Iterable[Message], timeout: float, tick: Tick | None = None
+) -> tuple[dict[str, Message], set[str]]:
+    """Push messages and pull their replies until all are there or ``timeout`` seconds are over.
+
+    Returns
+    -------
+    replies : dict of str to Message
+        Reply by the id of the message it answers (each message of ``messages`` knows its id
+        afterwards). Duplicates and replies to anything else are named in the log and dropped.
+    unsent : set of str
+        Ids of messages that Flower did not take.
+    """
+    batch = list(messages)
+    taken = set(grid.push_messages(batch))
+    asked = {message.metadata.message_id for message in batch}
+    pending = asked & taken
+    replies: dict[str, Message] = {}
+    deadline = time.monotonic() + timeout
+    while pending:
+        for reply in grid.pull_messages(sorted(pending)):
+            answered = reply.metadata.reply_to_message_id
+            if answered in pending:
+                pending.remove(answered)
+                replies[answered] = reply
+            else:
+                kind = "a second reply" if answered in asked else "a late or unknown reply"
+                log(f"{kind} from node {reply.metadata.src_node_id} is ignored")
+        if tick is not None:
+            tick()
+        left = deadline - time.monotonic()
+        if not pending or left <= 0:
+            break
+        time.sleep(min(POLL_SECONDS, left))
+    return replies, asked - taken
+
+
+def collect(
+    grid: Grid,
+    instructions: Iterable[Instruction],
+    node_of: Mapping[str, int],
+    timeout: float,
+    tick: Tick | None = None,
+) -> Collected:
+    """Send one instruction per site, in the given order, and gather the replies.
+
+    Parameters
+    ----------
+    grid : Grid
+    instructions : iterable of Instruction
+        At most one per site.
+    node_of : mapping of str to int
+        Node id by site.
+    timeout : float
+        Seconds until the missing ones are given up.
+    tick : callable, optional
+        Called at every poll, about five times a second.
+    """
+    cache = PayloadCache()
+    asked: list[tuple[Instruction, Message]] = [
+        (instruction, to_message(instruction, node_of[instruction.site], timeout, cache))
+        for instruction in instructions
+    ]
+    answers, unsent = collect_messages(grid, [message for _, message in asked], timeout, tick)
+    collected = Collected()
+    for instruction, message in asked:
+        site = instruction.site
+        answer = answers.get(message.metadata.message_id)
+        result: Reply | Problem
+        if answer is not None:
+            result = read_reply(answer, instruction, node_of[site])
+        elif message.metadata.message_id in unsent:
+            result = Problem("unsent", "Flower did not take the message; it may be too large")
+        else:
+            result = Problem("timeout", f"no reply within {timeout:g} s")
+        if isinstance(result, Problem):
+            collected.problems[site] = result
+        else:
+            collected.replies[site] = result
+    return collected
+
+
+def to_message(
+    instruction: Instruction, node_id: int, timeout: float, cache: PayloadCache | None = None
+) -> Message:
+    """Wrap an instruction in a Flower message."""
+    return Message(
+        content=instruction_to_content(instruction, cache),
+        dst_node_id=node_id,
+        message_type=MESSAGE_TYPES[instruction.action],
+        ttl=timeout + TTL_MARGIN_SECONDS,
+        group_id=str(instruction.round),
+    )
+
+
+def read_reply(message: Message, instruction: Instruction, node_id: int) -> Reply | Problem:
+    """Return the reply of the asked site, or why it cannot be used.
+
+    An update of another round is let through: refusing it is `fedapp.validation`'s business.
+    """
+    if message.has_error():
+        return Problem("error", error_text(message))
+    if message.metadata.src_node_id != node_id:
+        return Problem(
+            "malformed",
+            f"the reply came from node {message.metadata.src_node_id}, expected node {node_id}",
+        )
+    try:
+        reply = content_to_reply(message.content)
+    except UpdateRefused as error:
+        return Problem(error.reason, error.message)
+    except FedappError as error:
+        return Problem("malformed", error.message)
+    if reply.site != instruction.site or reply.action != instruction.action:
+        return Problem(
+            "malformed",
+            f"the reply is for {reply.action} of site {reply.site}, "
+            f"expected {instruction.action} of site {instruction.site}",
+        )
+    if instruction.action is not Action.TRAIN and reply.round != instruction.round:
+        return Problem(
+            "wrong-round", f"the reply is for round {reply.round}, expected {instruction.round}"
+        )
+    if reply.failure is not None:
+        return Problem("failure", failure_text(reply), reply.failure)
+    return reply
+
+
+def failure_text(reply: Reply) -> str:
+    """Return the sentence of a failed reply without the site and round that it may start with."""
+    if reply.failure is None:
+        raise ValueError("the reply has no failure")
+    text = reply.failure.message
+    if text.startswith(f"site {reply.site}"):
+        text = text.partition(": ")[2] or text
+    return text
+
+
+def error_text(message: Message) -> str:
+    """Describe an error reply of Flower in one line, without a stack trace."""
+    reason = (message.error.reason or "no reason given").strip()
+    last_line = reason.splitlines()[-1].strip()
+    return f"its client app failed (Flower error {message.error.code}: {last_line})"
