@@ -1,0 +1,50 @@
+"""Why a site could not do what it was asked, in words that may leave the building."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+
+from fedapp.errors import FedappError, TrainingError
+from fedapp.exchange import Failure
+
+log = logging.getLogger(__name__)
+
+_ROOT = Path(__file__).resolve().parents[1]
+_PACKAGES = ("client_app", "fedapp")
+
+
+def to_failure(error: Exception, site: str, round: int) -> Failure:
+    """Turn an error at ``site`` into what the coordinator is told.
+
+    The message of a `FedappError` is written by us and safe. The text of any other exception may
+    quote a patient record: only its class and place leave, the rest goes to this site's own log.
+    """
+    if type(error).__name__ == "OutOfMemoryError":  # torch's; this module loads no torch
+        log.error("site %s, round %d: out of memory", site, round, exc_info=error)
+        error = TrainingError(
+            "the GPU ran out of memory; lower train.batch-size or train.eval-batch-size, or set "
+            "train.gradient-checkpointing = true"
+        )
+    if isinstance(error, FedappError):
+        where = error.round if error.round is not None else (round or None)
+        sentence = str(FedappError(error.message, site=error.site or site, round=where))
+        log.warning("%s: %s", type(error).__name__, sentence)
+        return Failure(type(error).__name__, sentence)
+    log.error("site %s, round %d: unexpected error", site, round, exc_info=error)
+    return Failure(
+        "UnexpectedError",
+        f"site {site}, round {round}: {type(error).__name__} at {_place(error)}; "
+        "see the site's own log",
+    )
+
+
+def _place(error: Exception) -> str:
+    """``file:line`` of the innermost frame in our own code, else of the innermost frame."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        path = Path(frame.filename)
+        if path.is_relative_to(_ROOT) and path.relative_to(_ROOT).parts[0] in _PACKAGES:
+            return f"{path.relative_to(_ROOT).as_posix()}:{frame.lineno}"
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
