@@ -6,19 +6,18 @@ by site name, so that a sum is bit-reproducible. Heads are weighted means in eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.adapter import Adapter, Array, LoraPair
 from fedapp.errors import MergeRefused
-from fedapp.lowrank import factorise, sum_norm, weighted_sum_svd
+from fedapp.lowrank import Factorisation, Pair, factorise, sum_norm, weighted_sum_svd
 
-Factorisation = Literal["symmetric", "orthonormal-a", "orthonormal-b"]
 PreserveNorm = Literal["none", "a", "split"]
-Float = NDArray[np.float64]
+Matrix = NDArray[np.floating[Any]]
 
 
 class WeightedAdapter(Protocol):
@@ -45,7 +44,7 @@ def average_factors(updates: Updates) -> Adapter:
     The product of the averages is *not* the average of the products; that error is what the other
     rules avoid.
     """
-    mean = _mean(updates)
+    mean = _mean((update.adapter for update in updates), _shares(updates))
     return updates[0].adapter.map(lambda name, _: mean[name])
 
 
@@ -69,13 +68,13 @@ def sum_products(
     """
 
     def split(product: _Product) -> LoraPair:
-        values_r = product.values_r * (product.norm_ratio() if preserve_norm else 1.0)
-        b_mr, a_rn = factorise(product.u_mr, values_r, product.vt_rn, kind=factorisation)
+        ratio = product.norm_ratio() if preserve_norm else 1.0
+        b_mr, a_rn = product.factorise(factorisation, ratio)
         if factorisation == "symmetric":
-            # With B = 0 and A = 0 in some direction both gradients vanish there, and the direction
-            # would be lost for the rest of the run. A unit row of A leaves the product unchanged.
-            dead_r = values_r <= np.finfo(np.float32).eps * values_r.max(initial=0.0)
-            b_mr = np.where(dead_r, 0.0, b_mr)
+            # Where both B and A vanish so do both gradients, and the direction would be lost for
+            # the rest of the run. A unit row of A revives it and leaves the product as it is.
+            dead_r = product.s_r <= np.finfo(np.float32).eps * product.s_r.max(initial=0.0)
+            b_mr = np.where(dead_r, np.float32(0), b_mr)
             a_rn = np.where(dead_r[:, None], product.vt_rn, a_rn)
         return product.pair(b_mr, a_rn)
 
@@ -96,11 +95,8 @@ def orthonormal_basis(updates: Updates, preserve_norm: PreserveNorm = "a") -> Ad
     """
 
     def split(product: _Product) -> LoraPair:
-        b_mr, a_rn = factorise(product.u_mr, product.values_r, product.vt_rn, kind="orthonormal-b")
         ratio = 1.0 if preserve_norm == "none" else product.norm_ratio()
-        if preserve_norm == "split":
-            return product.pair(b_mr * np.sqrt(ratio), a_rn * np.sqrt(ratio))
-        return product.pair(b_mr, a_rn * ratio)
+        return product.pair(*product.factorise("orthonormal-b", ratio, preserve_norm == "split"))
 
     return _merge_products(updates, split)
 
@@ -122,45 +118,42 @@ def average_b_then_svd(updates: Updates, sent: Adapter) -> Adapter:
     MergeRefused
         If an update's A is not the A that was sent.
     """
-    mean = _mean(updates, lambda name: not name.endswith(".lora_A"))
-    for index, update in enumerate(updates):
-        received = update.adapter
-        for name, pair in sent.pairs.items():
-            if not np.array_equal(received.pairs[name].a_rn, pair.a_rn):
-                site = getattr(update, "site", f"number {index + 1}")
-                raise MergeRefused(
-                    f"method fedsvd trains B over the shared A, but the update of site {site} "
-                    f"changed A of pair '{name}'; let every site run the method 'fedsvd'"
-                )
+    for update in updates:
+        _require_shared_a(update, sent)
+    mean = _mean((update.adapter for update in updates), _shares(updates))
     pairs = {}
     for name, pair in sent.pairs.items():
-        b_mr = mean[f"{name}.lora_B"]
-        u_mr, s_r, vt_rn = weighted_sum_svd([(b_mr, pair.a_rn)], [1.0], pair.rank)
-        new_b_mr, new_a_rn = factorise(u_mr, s_r, vt_rn, kind="orthonormal-a")
-        pairs[name] = LoraPair(_fp32(new_b_mr), _fp32(new_a_rn), pair.scaling)
+        shared = (mean[f"{name}.lora_B"], pair.a_rn)
+        product = _Product([shared], [pair.scaling], pair.rank, pair.scaling)
+        pairs[name] = product.pair(*product.factorise("orthonormal-a"))
     return Adapter(pairs, {name: mean[name] for name in sent.tensors})
 
 
 class _Product:
-    """The truncated sum of one pair's products, with the scaling of the pair divided out."""
+    """One pair's ``DW = sum_k w_k B_k A_k ~ U_r S_r V_r^T``, the scaling being in the weights."""
 
-    def __init__(
-        self, pairs: list[tuple[Array, Array]], weights: list[float], rank: int, scaling: float
-    ) -> None:
-        self._pairs, self._weights, self._scaling = pairs, weights, scaling
-        u_mr, s_r, vt_rn = weighted_sum_svd(pairs, weights, rank)
-        self.u_mr: Float = np.asarray(u_mr, dtype=np.float64)
-        self.vt_rn: Float = np.asarray(vt_rn, dtype=np.float64)
-        self.values_r: Float = np.asarray(s_r, dtype=np.float64) / scaling
+    def __init__(self, pairs: list[Pair], weights: list[float], rank: int, scaling: float) -> None:
+        self._pairs, self._weights, self._rank, self._scaling = pairs, weights, rank, scaling
+        (m, _), (_, n) = pairs[0][0].shape, pairs[0][1].shape
+        self.u_mr, self.s_r, self.vt_rn = weighted_sum_svd(pairs, weights, min(rank, m, n))
 
     def norm_ratio(self) -> float:
-        """``||DW||_F / ||DW_r||_F``, at least 1; 1 for a zero sum."""
-        kept = float(np.linalg.norm(self.values_r)) * self._scaling
-        whole = sum_norm(self._pairs, self._weights)
-        return max(whole / kept, 1.0) if kept > 0 else 1.0
+        """Return ``||DW||_F / ||DW_r||_F``, at least 1; 1 for a zero sum."""
+        kept = float(np.linalg.norm(self.s_r))
+        return max(sum_norm(self._pairs, self._weights) / kept, 1.0) if kept > 0 else 1.0
 
-    def pair(self, b_mr: Float, a_rn: Float) -> LoraPair:
-        return LoraPair(_fp32(b_mr), _fp32(a_rn), self._scaling)
+    def factorise(
+        self, kind: Factorisation, norm_ratio: float = 1.0, split_norm: bool = False
+    ) -> tuple[Matrix, Matrix]:
+        """Return B and A with ``s B A = norm_ratio DW_r``."""
+        s_r = self.s_r / self._scaling
+        return factorise(self.u_mr, s_r, self.vt_rn, kind, norm_ratio, split_norm)
+
+    def pair(self, b_mr: Matrix, a_rn: Matrix) -> LoraPair:
+        """Return the pair in fp32; a rank beyond the matrix's size is filled up with zeros."""
+        missing = self._rank - a_rn.shape[0]
+        b_mr, a_rn = np.pad(b_mr, ((0, 0), (0, missing))), np.pad(a_rn, ((0, missing), (0, 0)))
+        return LoraPair(b_mr.astype(np.float32), a_rn.astype(np.float32), self._scaling)
 
 
 def _merge_products(updates: Updates, split: Callable[[_Product], LoraPair]) -> Adapter:
@@ -177,7 +170,18 @@ def _merge_products(updates: Updates, split: Callable[[_Product], LoraPair]) -> 
         )
         pairs[name] = split(product)
     heads = adapters[0].tensors
-    return Adapter(pairs, _mean(updates, lambda name: name in heads))
+    return Adapter(pairs, _mean(adapters, shares, lambda name: name in heads))
+
+
+def _require_shared_a(update: WeightedAdapter, sent: Adapter) -> None:
+    received = update.adapter
+    for name, pair in sent.pairs.items():
+        if not np.array_equal(received.pairs[name].a_rn, pair.a_rn):
+            raise MergeRefused(
+                f"fedsvd trains B over the A that was sent, but the update changed A of pair "
+                f"'{name}'; let every site run the method 'fedsvd'",
+                site=getattr(update, "site", None),
+            )
 
 
 def _shares(updates: Updates) -> list[float]:
@@ -187,15 +191,19 @@ def _shares(updates: Updates) -> list[float]:
     return [float(update.weight / total) for update in updates]
 
 
-def _mean(updates: Updates, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Array]:
-    """Weighted mean of the wanted arrays, streamed.
+def _mean(
+    adapters: Iterable[Adapter],
+    shares: Sequence[float],
+    wanted: Callable[[str], bool] = lambda _: True,
+) -> dict[str, Array]:
+    """Weighted mean of the wanted arrays, one adapter at a time.
 
     The order of operations (divide the weights first, then add product by product in the array's
     own precision) is that of Flower's FedAvg, so that the results agree to the last bit.
     """
     mean: dict[str, Array] = {}
-    for update, share in zip(updates, _shares(updates), strict=True):
-        for name, array in update.adapter.arrays():
+    for adapter, share in zip(adapters, shares, strict=True):
+        for name, array in adapter.arrays():
             if not wanted(name):
                 continue
             if name in mean:
@@ -203,7 +211,3 @@ def _mean(updates: Updates, wanted: Callable[[str], bool] = lambda _: True) -> d
             else:
                 mean[name] = array * share
     return mean
-
-
-def _fp32(array: Float | Array) -> Array:
-    return np.ascontiguousarray(array, dtype=np.float32)
