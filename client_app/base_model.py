@@ -70,7 +70,7 @@ def _four_bit(device: torch.device) -> dict[str, Any]:
             "run `pip install 'fedapp[cuda]'`, or set model.quantization to none"
         )
     return {
-        "quantization_config": BitsAndBytesConfig(
+        "quantization_config": BitsAndBytesConfig(  # type: ignore[no-untyped-call]
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,

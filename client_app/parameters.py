@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -63,10 +63,9 @@ class AdapterParameters:
         for path, module in model.named_modules():
             name = path.removeprefix(PREFIX)
             if isinstance(module, LoraLayer):
+                b_mr, a_rn = module.lora_B[_ADAPTER].weight, module.lora_A[_ADAPTER].weight
                 pairs[name] = LivePair(
-                    module.lora_B[_ADAPTER].weight,
-                    module.lora_A[_ADAPTER].weight,
-                    float(module.scaling[_ADAPTER]),
+                    cast(Parameter, b_mr), cast(Parameter, a_rn), float(module.scaling[_ADAPTER])
                 )
             elif isinstance(module, ModulesToSaveWrapper):
                 head = module.modules_to_save[_ADAPTER]

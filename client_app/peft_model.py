@@ -51,8 +51,12 @@ def add_adapter(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PEFT calls what transformers renames
         model = get_peft_model(base, settings)
-    exported = {**settings.to_dict(), "base_model_name_or_path": source.name}
-    exported |= {"inference_mode": True, "modules_to_save": sorted(heads)}
+    exported: dict[str, Any] = settings.to_dict()  # type: ignore[no-untyped-call]
+    exported |= {
+        "base_model_name_or_path": source.name,
+        "inference_mode": True,
+        "modules_to_save": sorted(heads),
+    }
     return model, {key: _plain(value) for key, value in sorted(exported.items())}
 
 

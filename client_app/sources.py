@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,6 +92,8 @@ EMBEDDED: dict[str, Callable[[], tuple[Path, str]]] = {
 }
 
 
+# Asked once per process: the network is slow, and the hub's newest revision may change meanwhile.
+@functools.cache
 def _from_hub(source: str) -> Path:
     name, _, revision = source.partition("@")
     try:

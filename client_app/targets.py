@@ -34,7 +34,7 @@ def target_layers(
         that another module shares.
     """
     shared = _shared_weights(model)
-    linear = {
+    linear: dict[str, nn.Module] = {
         name: layer
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Linear | Conv1D) and not _inside(name, heads)

@@ -86,7 +86,7 @@ def load_peft(folder: Path) -> Adapter:
     config = read_peft_config(folder)
     path = folder / WEIGHTS_FILE
     try:
-        entries = deserialize(path.read_bytes())
+        entries = _entries(path)
     except FileNotFoundError:
         raise ConfigError(f"adapter file not found: {path}") from None
     except (OSError, SafetensorError) as error:
@@ -137,6 +137,11 @@ def read_peft_config(folder: Path) -> dict[str, Any]:
     if unsupported:
         raise ConfigError(f"{path} uses {', '.join(unsupported)}; only plain LoRA is supported")
     return config
+
+
+def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    # safetensors.numpy cannot read bf16, so its raw entries are read
+    return deserialize(path.read_bytes())  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _scaling(name: str, rank: int, config: Mapping[str, Any]) -> float:
