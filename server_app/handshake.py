@@ -200,7 +200,7 @@ def _site_error(reply: Reply) -> FedappError:
     kind = getattr(errors, reply.failure.kind, None) if reply.failure else None
     plain = isinstance(kind, type) and issubclass(kind, FedappError)
     error = kind if plain and kind is not errors.UpdateRefused else HandshakeError
-    return error(failure_text(reply), site=reply.site)  # type: ignore[misc, no-any-return]
+    return error(failure_text(reply), site=reply.site)  # type: ignore[misc]
 
 
 def _member(answer: _Answer) -> Member:

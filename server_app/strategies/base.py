@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig, Scalar
-from fedapp.errors import MergeRefused
+from fedapp.errors import FedappError, MergeRefused
 from fedapp.registry import METHODS
 from fedapp.validation import check_merge
+from server_app.diagnostics import round_diagnostics
 from server_app.log import log
 from server_app.optimizers import Replace, ServerOptimizer
 from server_app.state import State
@@ -67,6 +69,10 @@ class BaseStrategy(Strategy):
         """Return numbers for the client half of the method."""
         return {}
 
+    def evaluation_payloads(self, site: str) -> dict[str, Adapter]:
+        """Return what ``site`` receives to evaluate the final model."""
+        return {"adapter": self.adapter}
+
     def expected(self, round: int, site: str) -> dict[str, Adapter]:
         """Return templates (only the layout counts) of the payloads that ``site`` must send."""
         return {"adapter": self.adapter}
@@ -96,7 +102,7 @@ class BaseStrategy(Strategy):
         self, round: int, previous: Adapter, updates: Sequence[Update], merged: Adapter
     ) -> dict[str, float]:
         """Return numbers that describe the round, such as the overlap of the subspaces."""
-        return {}
+        return round_diagnostics(previous, updates, merged)
 
     def state_dict(self) -> State:
         """What must survive a restart: adapters, numpy arrays and JSON values by name."""
@@ -131,7 +137,13 @@ class BaseStrategy(Strategy):
         Raises
         ------
         MergeRefused
-            If the result would not be finite. Model and state are then as before the call.
+            If the result would not be finite.
+        UpdateRefused
+            If the method cannot use one of the updates; the error names its site.
+
+        Notes
+        -----
+        After an error model and state are as before the call.
         """
         updates = sorted(updates, key=lambda update: update.site)
         before = self.state_dict()
@@ -141,7 +153,12 @@ class BaseStrategy(Strategy):
             check_merge(merged, round)
             stepped = self.server_step(previous, merged)
             check_merge(stepped, round)
-        except MergeRefused:
+        except np.linalg.LinAlgError as error:
+            self.load_state_dict(before)
+            raise MergeRefused(
+                f"the merge does not converge ({error}); the previous model is kept", round=round
+            ) from None
+        except FedappError:
             self.load_state_dict(before)
             raise
         self.adapter = stepped

@@ -1,0 +1,80 @@
+"""The Flower ServerApp: settings, run folder, strategy, round loop, and a true final status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import InMemoryGrid
+
+from fedapp.config import RunConfig
+from fedapp.errors import CheckpointError, ConfigError, FedappError
+from fedapp.registry import METHODS, load_half
+from fedapp.results import RunFolder
+from server_app.log import log
+from server_app.rounds import RoundLoop
+from server_app.strategies.base import BaseStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run what the settings say.
+
+    Raises
+    ------
+    FedappError
+        After its sentence and exit code are in ``status.json``, so that Flower marks the run
+        failed.
+    """
+    try:
+        config = RunConfig.from_flat(context.run_config)
+        folder = RunFolder.open(Path(config.resume)) if config.resume else RunFolder.create(config)
+    except (ConfigError, CheckpointError) as error:
+        log(f"error: {error}")
+        raise
+    run(grid, config, folder, context.run_id)
+
+
+def run(grid: Grid, config: RunConfig, folder: RunFolder, run_id: int) -> None:
+    """Run with the settings in ``folder``; see `main`."""
+    log(f"run folder: {folder.path}")
+    with status_of(folder, run_id):
+        loop = RoundLoop(
+            grid=grid,
+            strategy=build_strategy(config),
+            folder=folder,
+            simulated=isinstance(grid, InMemoryGrid),
+        )
+        loop.run()
+    log(f"run folder: {folder.path}")
+
+
+def build_strategy(config: RunConfig) -> BaseStrategy:
+    """Return the server half of the method."""
+    half = load_half(METHODS[config.method].server)
+    strategy: BaseStrategy = half(config)
+    return strategy
+
+
+@contextmanager
+def status_of(folder: RunFolder, run_id: int) -> Iterator[None]:
+    """Keep ``status.json`` true, whatever happens inside."""
+    folder.write_status("running", run_id=run_id)
+    try:
+        yield
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        code = error.exit_code if isinstance(error, FedappError) else 130 if stopped else 1
+        sentence = (
+            str(error) if isinstance(error, FedappError) else f"{type(error).__name__}: {error}"
+        )
+        log(f"error: {sentence}")
+        log(f"run folder: {folder.path}")
+        folder.write_status("stopped" if stopped else "failed", sentence, code, run_id)
+        raise
+    folder.write_status("completed", run_id=run_id)

@@ -1,0 +1,90 @@
+"""The model card of the exported adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import fedapp
+from fedapp.config import RunConfig
+from fedapp.exchange import SiteDescription
+from fedapp.registry import METHODS
+
+
+def model_card(config: RunConfig, site: SiteDescription, summary: Mapping[str, Any]) -> str:
+    """Return the Markdown of ``adapter/README.md``.
+
+    Parameters
+    ----------
+    config : RunConfig
+    site : SiteDescription
+        Any site's; what is taken from it is the same everywhere.
+    summary : mapping
+        Content of ``summary.json``.
+    """
+    base = str(site.peft_config.get("base_model_name_or_path") or site.base_model)
+    classify = config.model.task == "sequence-classification"
+    loader = "AutoModelForSequenceClassification" if classify else "AutoModel"
+    labels = f", num_labels={len(site.label_map)}" if classify else ""
+    targets = ", ".join(config.lora.targets)
+    names = ", ".join(f"{number} = {label}" for number, label in enumerate(site.label_map))
+    return f"""---
+library_name: peft
+base_model: {base}
+tags: [lora, federated-learning, fedapp, {config.method}]
+---
+
+# {summary["name"]}: a LoRA adapter trained by {len(summary["sites"])} sites together
+
+No record left any site: the sites exchanged adapters of {config.model.source} and their metrics.
+
+| | |
+|---|---|
+| method | `{config.method}`: {METHODS[config.method].summary} |
+| base model | `{site.base_model}`, digest `{site.base_model_digest}` |
+| adapter | rank {config.lora.rank}, alpha {config.lora.alpha:g}, on {targets} |
+| task | {config.model.task}{f"; labels: {names}" if names else ""} |
+| rounds | {config.federation.rounds}, seed {config.seed} |
+| sites | {len(summary["sites"])} trained, {len(summary["held_out"])} held out |
+| software | fedapp {fedapp.__version__} |
+
+## Test metrics
+
+Of this adapter as every site received it at the end (`received`), after one more local training
+(`personal`), and of a model trained by the site alone (`local-only`); each site counts the same.
+
+{_metrics(summary)}
+Measured on each site's own test records. Small test sets make these numbers uncertain, and nothing
+here says that the model is fit for any clinical use.
+
+## How to load
+
+```python
+from peft import PeftModel
+from transformers import {loader}
+
+base = {loader}.from_pretrained("{base}"{labels})
+model = PeftModel.from_pretrained(base, "path/to/this/folder")
+```
+
+## Licence
+
+An adapter is a derived work of its base model and of the records it was trained on: the licence of
+`{site.base_model}` and the sites' data agreements apply. The software is Apache-2.0.
+"""
+
+
+def _metrics(summary: Mapping[str, Any]) -> str:
+    lines = ["| phase | accuracy | AUC | F1 | worst site |", "|---|---|---|---|---|"]
+    for phase, mean in summary["mean"].items():
+        cells = [f"{mean[name]:.3f}" if name in mean else "-" for name in ("accuracy", "auc", "f1")]
+        worst = summary["worst"].get(phase, {})
+        place = (
+            f"{worst.get('site', '-')} ({worst['accuracy']:.3f})" if "accuracy" in worst else "-"
+        )
+        lines.append(f"| {phase} | {' | '.join(cells)} | {place} |")
+    for site, phases in summary["held_out"].items():
+        accuracy = phases.get("received", {}).get("accuracy")
+        if accuracy is not None:
+            lines.append(f"| received, held out {site} | {accuracy:.3f} | | | |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,57 @@
+"""The end of a run: adapter, summary, report and the final table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedapp.peft_format import save_peft
+from fedapp.results import RunFolder, finite
+from server_app.card import model_card
+from server_app.handshake import Roster
+from server_app.log import log, warn
+from server_app.strategies.base import BaseStrategy
+from server_app.summary import render, summarise
+
+
+def write_results(
+    folder: RunFolder,
+    strategy: BaseStrategy,
+    roster: Roster,
+    totals: Mapping[str, float],
+    missing: Mapping[str, str],
+) -> dict[str, Any]:
+    """Write ``adapter/``, ``summary.json``, ``report.html``; print the table; return the summary.
+
+    A report that cannot be made is named in the log; the run is complete without it.
+    """
+    config, site = strategy.config, roster.reference
+    summary = finite(
+        summarise(
+            config,
+            folder.read_metrics(),
+            name=folder.path.name,
+            totals=totals,
+            adapter_digest=strategy.adapter.digest(),
+            missing=missing,
+        )
+    )
+    summary["versions"]["torch"] = site.torch_version
+    card = model_card(config, site, summary)
+    save_peft(strategy.adapter, folder.adapter, site.peft_config, card)
+    folder.write_summary(summary)
+    print(render(summary), flush=True)
+    _report(folder)
+    return dict(summary)
+
+
+def _report(folder: RunFolder) -> None:
+    try:
+        from fedapp.report import write_report
+
+        log(f"report: {write_report(folder.path)}")
+    except Exception as error:
+        warn(
+            f"the report was not written ({type(error).__name__}: {error}); the run is complete, "
+            "try `fedapp report` later"
+        )

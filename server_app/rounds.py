@@ -1,0 +1,309 @@
+"""The round loop: handshake, first model, rounds with checkpoints, baseline, final test.
+
+Flower's own loop waits for ever, ends at one bad reply and cannot resume; this one has a deadline
+on every wait, names whoever is missing, and continues from a checkpoint bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from fedapp.adapter import Adapter
+from fedapp.config import RunConfig
+from fedapp.errors import CheckpointError, FedappError, HandshakeError
+from fedapp.exchange import Action, Instruction
+from fedapp.results import RunFolder, versions
+from server_app.checkpoint import (
+    Checkpoint,
+    check_roster,
+    check_settings,
+    newest_checkpoint,
+    write_checkpoint,
+)
+from server_app.collect import Collected, collect
+from server_app.finish import write_results
+from server_app.handshake import Roster, shake_hands
+from server_app.log import log, warn
+from server_app.metrics import Row, round_rows, site_rows
+from server_app.progress import Progress
+from server_app.sampling import sample, training_sites
+from server_app.strategies.base import BaseStrategy
+from server_app.training_round import Packer, TrainingRound, site_config
+
+OnRound = Callable[[int, Adapter], None]
+
+
+def _no_totals() -> dict[str, float]:
+    return {"wall_seconds": 0.0, "training_seconds": 0.0, "bytes_up": 0.0, "bytes_down": 0.0}
+
+
+@dataclass
+class RoundLoop:
+    """One run from handshake to results.
+
+    Attributes
+    ----------
+    grid : Grid
+    strategy : BaseStrategy
+    folder : RunFolder
+        Of a new run, or of the run to resume.
+    simulated : bool
+        Whether the sites share this machine's disk, so that they can report progress in a file.
+    replace_initial : callable, optional
+        Takes the sites' initial adapter and returns the one to begin with.
+    on_round : callable, optional
+        Called with round and model, before round 1 and after every round.
+    """
+
+    grid: Grid
+    strategy: BaseStrategy
+    folder: RunFolder
+    simulated: bool = False
+    replace_initial: Callable[[Adapter], Adapter] | None = None
+    on_round: OnRound | None = None
+    totals: dict[str, float] = field(default_factory=_no_totals)
+
+    def __post_init__(self) -> None:
+        self.config: RunConfig = self.strategy.config
+        self._started = time.monotonic()
+        self._earlier_seconds = 0.0
+        path = self.folder.progress_file if self.simulated else None
+        self._progress_file = str(path) if path else ""
+        self._progress = Progress(path, self.config.federation.progress_interval)
+        self._initial: Adapter | None = None
+        self._missing: dict[str, str] = {}
+
+    def run(self) -> dict[str, Any]:
+        """Run to the end and return the content of ``summary.json``.
+
+        Raises
+        ------
+        FedappError
+            With one sentence; the newest checkpoint holds the model before it.
+        """
+        saved = self._saved()
+        self._progress.phase("handshake", [], 0.0, 0.0)
+        roster = shake_hands(self.grid, self.config, self._progress.tick)
+        self.strategy.roster = roster
+        done = self._resume(saved, roster) if saved else self._begin(roster)
+        self.strategy.summary()
+        self._progress.start(self._share(done))
+        for round in range(done + 1, self.config.federation.rounds + 1):
+            self._round(round, roster)
+        if self.config.federation.local_only:
+            self._local_only(roster)
+        self._final_test(roster)
+        self._count_time()
+        return write_results(self.folder, self.strategy, roster, self.totals, self._missing)
+
+    # ---- beginnings -------------------------------------------------------------------------
+
+    def _saved(self) -> Checkpoint | None:
+        if not self.config.resume:
+            return None
+        saved = newest_checkpoint(self.folder.checkpoint)
+        check_settings(saved.settings, self.config)
+        return saved
+
+    def _begin(self, roster: Roster) -> int:
+        initial = self._initial_adapter(roster)
+        if self.replace_initial is not None:
+            initial = self.replace_initial(initial)
+        self.strategy.begin(initial)
+        sites = {
+            site: member.description.model_dump(exclude={"peft_config", "clock"})
+            for site, member in roster.members.items()
+        }
+        torch_version = roster.reference.torch_version
+        self.folder.write_config(self.config, {**versions(), "torch": torch_version}, sites=sites)
+        self._checkpoint(0, roster)
+        if self.on_round is not None:
+            self.on_round(0, self.strategy.adapter)
+        return 0
+
+    def _resume(self, saved: Checkpoint, roster: Roster) -> int:
+        check_roster(saved.roster, roster.digests())
+        if saved.sampler != self._sampler(saved.round, roster):
+            raise CheckpointError(
+                f"the sites drawn for round {saved.round + 1} differ from the checkpoint's; "
+                "resume with the same fedapp and numpy versions"
+            )
+        self.strategy.load_state_dict(saved.strategy)
+        self.folder.truncate_metrics(saved.metrics_size)
+        self.totals = dict(saved.totals)
+        self._earlier_seconds = saved.totals["wall_seconds"]
+        log(f"resumed after round {saved.round} of {self.config.federation.rounds}")
+        return saved.round
+
+    def _initial_adapter(self, roster: Roster) -> Adapter:
+        """Fetch the seeded adapter from the first site that sends it as its digest promises."""
+        if self._initial is not None:
+            return self._initial
+        problems = []
+        for site in roster.sites:
+            instruction = Instruction(Action.INITIAL, site, site_config(self.config))
+            timeout = self.config.federation.handshake_timeout
+            got = collect(self.grid, [instruction], roster.nodes, timeout, self._progress.tick)
+            try:
+                self._initial = _verified(got, site, roster)
+            except FedappError as error:
+                warn(str(error))
+                problems.append(str(error))
+            else:
+                return self._initial
+        raise HandshakeError(f"no site sent the initial adapter: {'; '.join(problems)}")
+
+    # ---- rounds -----------------------------------------------------------------------------
+
+    def _round(self, round: int, roster: Roster) -> None:
+        started = time.monotonic()
+        asked = sample(roster.sites, self.config, round)
+        title = f"round {round}/{self.config.federation.rounds}"
+        log(f"{title} · asking {', '.join(asked)}")
+        self._progress.phase(title, asked, self._share(round - 1), self._share(round))
+        training = TrainingRound(
+            self.grid, self.strategy, roster, self._progress_file, self._progress.tick
+        )
+        result = training.run(round, asked)
+        rows = round_rows(result, round, time.monotonic() - started)
+        self._append(rows, round)
+        self.totals["training_seconds"] += rows[-1]["training_seconds"]
+        self.totals["bytes_up"] += rows[-1]["bytes_up"]
+        self.totals["bytes_down"] += rows[-1]["bytes_down"]
+        self._checkpoint(round, roster)
+        log(f"{title} · {_describe(rows[-1])}")
+        if self.on_round is not None:
+            self.on_round(round, self.strategy.adapter)
+
+    def _local_only(self, roster: Roster) -> None:
+        """Let every training site train alone with the whole run's budget, for comparison."""
+        sites = roster.largest_first(training_sites(roster.sites, self.config))
+        self._progress.phase("local-only", sites, self._share(self._rounds), 1.0)
+        log("local-only baseline · every site trains alone")
+        payload = {"adapter": self._initial_adapter(roster)}
+        timeout = self.config.federation.round_timeout * self._rounds
+        self._measure(roster, Action.LOCAL_ONLY, {site: payload for site in sites}, timeout)
+
+    def _final_test(self, roster: Roster) -> None:
+        """Test the final model at every site, held-out ones included."""
+        sites = roster.largest_first(roster.sites)
+        self._progress.phase("final test", sites, 1.0, 1.0)
+        payloads = {site: self.strategy.evaluation_payloads(site) for site in sites}
+        self._measure(roster, Action.EVALUATE, payloads, self.config.federation.round_timeout)
+
+    def _measure(
+        self,
+        roster: Roster,
+        action: Action,
+        payloads: dict[str, dict[str, Adapter]],
+        timeout: float,
+    ) -> None:
+        """Gather metrics that no model depends on: a site that fails is named and left out."""
+        packer = Packer(self.config)
+        instructions = [
+            Instruction(
+                action=action,
+                site=site,
+                config=site_config(self.config),
+                round=self._rounds,
+                payloads=packer.pack(adapters),
+                splits=("test",),
+                progress_file=self._progress_file,
+            )
+            for site, adapters in payloads.items()
+        ]
+        got = collect(self.grid, instructions, roster.nodes, timeout, self._progress.tick)
+        rows: list[Row] = []
+        down = {i.site: sum(p.nbytes for p in i.payloads.values()) for i in instructions}
+        for site, reply in sorted(got.replies.items()):
+            rows += site_rows(reply, self._rounds, bytes_down=down[site])
+            self.totals["training_seconds"] += reply.numbers.get("training_seconds", 0.0)
+        self.totals["bytes_down"] += sum(down.values())
+        self._append(rows, self._rounds)
+        for site, problem in sorted(got.problems.items()):
+            warn(f"site {site}: no {action} metrics: {problem.reason}")
+            self._missing[f"{site} {action}"] = problem.reason
+
+    # ---- bookkeeping ------------------------------------------------------------------------
+
+    @property
+    def _rounds(self) -> int:
+        return self.config.federation.rounds
+
+    def _share(self, round: int) -> float:
+        """Share of the whole run's training that is done after ``round``."""
+        federation = self.config.federation
+        units = self._rounds * federation.fraction
+        return (
+            round * federation.fraction / (units + (self._rounds if federation.local_only else 0))
+        )
+
+    def _sampler(self, round: int, roster: Roster) -> dict[str, Any]:
+        return {"seed": self.config.seed, "next": sample(roster.sites, self.config, round + 1)}
+
+    def _count_time(self) -> None:
+        self.totals["wall_seconds"] = self._earlier_seconds + time.monotonic() - self._started
+
+    def _append(self, rows: list[Row], round: int) -> None:
+        try:
+            self.folder.append_metrics(rows)
+        except OSError as error:
+            raise _cannot_write(self.folder.metrics_file, error, round) from None
+
+    def _checkpoint(self, round: int, roster: Roster) -> None:
+        self._count_time()
+        checkpoint = Checkpoint(
+            round=round,
+            settings=self.config.to_flat(),
+            roster=roster.digests(),
+            sampler=self._sampler(round, roster),
+            strategy=self.strategy.state_dict(),
+            totals=dict(self.totals),
+            metrics_size=self.folder.metrics_size,
+        )
+        keep = self.config.federation.keep_checkpoints
+        try:
+            write_checkpoint(self.folder.checkpoint, checkpoint, keep)
+        except OSError as error:
+            raise _cannot_write(self.folder.checkpoint, error, round) from None
+
+
+def _verified(got: Collected, site: str, roster: Roster) -> Adapter:
+    if site in got.problems:
+        raise HandshakeError(got.problems[site].reason, site=site)
+    packed = got.replies[site].payloads.get("adapter")
+    if packed is None:
+        raise HandshakeError("the reply holds no initial adapter", site=site)
+    adapter, expected = packed.unpack(), roster.reference.initial_digest
+    if adapter.digest() != expected:
+        raise HandshakeError(
+            f"the initial adapter has digest {adapter.digest()}, expected {expected} as all sites "
+            "announced",
+            site=site,
+        )
+    return adapter
+
+
+def _cannot_write(path: Path, error: OSError, round: int) -> CheckpointError:
+    reason = error.strerror or str(error)
+    return CheckpointError(
+        f"{path} cannot be written: {reason}; earlier checkpoints are intact, make room and resume",
+        round=round,
+    )
+
+
+def _describe(row: Row) -> str:
+    parts = [f"{row['replies']} updates merged in {row['seconds']:.1f} s"]
+    if "accuracy" in row:
+        parts.append(f"personal validation accuracy {row['accuracy']:.3f}")
+    if "overlap" in row:
+        parts.append(f"overlap {row['overlap']:.3f}")
+    if "cancellation" in row:
+        parts.append(f"cancellation {row['cancellation']:.3f}")
+    return ", ".join(parts)

@@ -1,0 +1,128 @@
+"""``summary.json`` and the final table, as functions of what ``metrics.jsonl`` holds."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedapp.config import RunConfig
+from fedapp.results import versions
+
+PHASES = ("local-only", "received", "personal")
+METRICS = ("accuracy", "loss", "auc", "f1", "examples")
+_SHOWN = {"accuracy": "acc", "auc": "AUC", "f1": "F1"}
+
+Phases = dict[str, dict[str, float]]
+
+
+def test_table(rows: Iterable[Mapping[str, Any]]) -> dict[str, Phases]:
+    """Return site -> phase -> metrics on the test split; the newest row counts."""
+    table: dict[str, Phases] = {}
+    for row in rows:
+        if row.get("site") is not None and row.get("split") == "test":
+            metrics = {name: row[name] for name in METRICS if name in row}
+            table.setdefault(row["site"], {})[row["phase"]] = metrics
+    return dict(sorted(table.items()))
+
+
+def summarise(
+    config: RunConfig,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    name: str,
+    totals: Mapping[str, float],
+    adapter_digest: str,
+    missing: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the content of ``summary.json``.
+
+    Parameters
+    ----------
+    config : RunConfig
+    rows : iterable of mapping
+        All rows of ``metrics.jsonl``.
+    name : str
+        Name of the run folder.
+    totals : mapping
+        ``wall_seconds``, ``training_seconds``, ``bytes_up``, ``bytes_down`` of the whole run.
+    adapter_digest : str
+        ``Adapter.digest()`` of the final model.
+    missing : mapping of str to str
+        What could not be measured at the end, and why.
+    """
+    table = test_table(rows)
+    held_out = {site: table[site] for site in table if site in config.federation.held_out}
+    sites = {site: table[site] for site in table if site not in held_out}
+    return {
+        "method": config.method,
+        "seed": config.seed,
+        "name": name,
+        "status": "completed",
+        "rounds": config.federation.rounds,
+        "sites": sites,
+        "mean": {phase: _mean(sites, phase) for phase in PHASES if _has(sites, phase)},
+        "worst": {phase: _worst(sites, phase) for phase in PHASES if _has(sites, phase)},
+        "held_out": held_out,
+        "missing": dict(missing),
+        **{key: totals[key] for key in ("wall_seconds", "training_seconds")},
+        **{key: int(totals[key]) for key in ("bytes_up", "bytes_down")},
+        "adapter_digest": adapter_digest,
+        "versions": versions(),
+    }
+
+
+def render(summary: Mapping[str, Any], width: int = 110) -> str:
+    """Return the final table as text: site x phase x (accuracy, AUC, F1), mean and worst."""
+    phases = [phase for phase in PHASES if phase in summary["mean"] or summary["held_out"]]
+    table = Table(title="Test metrics of the final models", title_justify="left")
+    table.add_column("site")
+    for phase in phases:
+        for short in _SHOWN.values():
+            table.add_column(f"{phase}\n{short}", justify="right")
+    for site, row in summary["sites"].items():
+        table.add_row(site, *_cells(row, phases))
+    for site, row in summary["held_out"].items():
+        table.add_row(f"{site} (held out)", *_cells(row, phases))
+    table.add_section()
+    table.add_row("mean", *_cells(summary["mean"], phases))
+    table.add_row("worst", *_cells(summary["worst"], phases))
+    stream = io.StringIO()
+    Console(file=stream, width=width, force_terminal=False, color_system=None).print(table)
+    worst = ", ".join(f"{phase}: {row['site']}" for phase, row in summary["worst"].items())
+    return stream.getvalue() + (f"worst site: {worst}\n" if worst else "")
+
+
+def _cells(row: Mapping[str, Mapping[str, float]], phases: Iterable[str]) -> list[str]:
+    return [
+        f"{row[phase][name]:.3f}" if name in row.get(phase, {}) else "-"
+        for phase in phases
+        for name in _SHOWN
+    ]
+
+
+def _has(sites: Mapping[str, Phases], phase: str) -> bool:
+    return any(phase in phases for phases in sites.values())
+
+
+def _mean(sites: Mapping[str, Phases], phase: str) -> dict[str, float]:
+    """Mean over the sites that have the metric, each site counting the same."""
+    means = {}
+    for name in ("accuracy", "loss", "auc", "f1"):
+        values = [p[phase][name] for p in sites.values() if name in p.get(phase, {})]
+        if values:
+            means[name] = fmean(values)
+    return means
+
+
+def _worst(sites: Mapping[str, Phases], phase: str) -> dict[str, Any]:
+    """The site with the lowest accuracy, the first by name on a tie."""
+    having = {site: p[phase] for site, p in sites.items() if "accuracy" in p.get(phase, {})}
+    if not having:
+        return {"site": ""}
+    site = min(having, key=lambda name: (having[name]["accuracy"], name))
+    return {"site": site, **having[site]}

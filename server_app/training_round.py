@@ -1,0 +1,269 @@
+"""One round: ask the sampled sites, validate what comes, merge it, or name who is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from flwr.serverapp import Grid
+
+from fedapp.adapter import Adapter
+from fedapp.codec import Packed, pack
+from fedapp.config import RunConfig
+from fedapp.errors import MergeRefused, MissingReplies, UpdateRefused
+from fedapp.exchange import Action, Instruction, Reply
+from fedapp.validation import check_update
+from server_app.collect import Problem, Tick, collect
+from server_app.handshake import Roster
+from server_app.log import log, warn
+from server_app.sampling import needed_replies
+from server_app.strategies.base import BaseStrategy
+from server_app.updates import Update
+
+
+@dataclass
+class RoundResult:
+    """What a finished round leaves: replies and problems by site, and what it cost."""
+
+    replies: dict[str, Reply] = field(default_factory=dict)
+    problems: dict[str, Problem] = field(default_factory=dict)
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    retries: int = 0
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    bytes_up: dict[str, int] = field(default_factory=dict)
+
+
+class Packer:
+    """Packs adapters for the wire, the same object only once."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._codec = config.federation.codec
+        self._packed: dict[int, tuple[Adapter, Packed]] = {}
+
+    def pack(self, payloads: dict[str, Adapter]) -> dict[str, Packed]:
+        """Return the payloads in the run's number format."""
+        return {name: self._one(adapter) for name, adapter in payloads.items()}
+
+    def _one(self, adapter: Adapter) -> Packed:
+        if id(adapter) not in self._packed:
+            self._packed[id(adapter)] = (adapter, pack(adapter, self._codec))
+        return self._packed[id(adapter)][1]
+
+
+def site_config(config: RunConfig) -> RunConfig:
+    """Return the settings as a site gets them: without the coordinator's own paths."""
+    return config.with_changes({"name": "", "output-dir": "", "resume": ""})
+
+
+def splits_of(config: RunConfig, round: int) -> tuple[str, ...]:
+    """Return the splits that a site evaluates in ``round``.
+
+    The test metrics of the personal models are those of each site's last training, which with
+    sampling may be any round.
+    """
+    last = round == config.federation.rounds
+    return ("validation", "test") if last or config.federation.fraction < 1 else ("validation",)
+
+
+def train_instructions(
+    strategy: BaseStrategy, round: int, sites: Iterable[str], packer: Packer, progress_file: str
+) -> list[Instruction]:
+    """Return what each site is asked in a training round."""
+    config = site_config(strategy.config)
+    return [
+        Instruction(
+            action=Action.TRAIN,
+            site=site,
+            config=config,
+            round=round,
+            payloads=packer.pack(strategy.payloads(round, site)),
+            settings=strategy.settings(round, site),
+            splits=splits_of(config, round),
+            progress_file=progress_file,
+        )
+        for site in sites
+    ]
+
+
+def validate(strategy: BaseStrategy, round: int, reply: Reply) -> Update:
+    """Return the update of a reply.
+
+    Raises
+    ------
+    UpdateRefused
+        With a reason of `fedapp.validation.REASONS`.
+    """
+    federation = strategy.config.federation
+    expected = strategy.expected(round, reply.site)
+    extra = sorted(set(reply.payloads) - set(expected))
+    if extra:
+        raise UpdateRefused(
+            f"payload '{extra[0]}' was not asked for",
+            reason="wrong-layout",
+            site=reply.site,
+            round=round,
+        )
+    for name, template in expected.items():
+        check_update(
+            reply.payloads.get(name),
+            site=reply.site,
+            round=round,
+            expected_layout=template,
+            reply_round=reply.round,
+            weight=reply.weight,
+            max_bytes=int(federation.max_payload_mb * 1e6),
+            codec=federation.codec,
+        )
+    return Update(
+        site=reply.site,
+        weight=reply.weight,
+        packed=reply.payloads["adapter"],
+        payloads=reply.payloads,
+        numbers=reply.numbers,
+    )
+
+
+class TrainingRound:
+    """A round with its retries; after a failure the strategy's model is the previous one.
+
+    Parameters
+    ----------
+    grid : Grid
+    strategy : BaseStrategy
+    roster : Roster
+    progress_file : str
+        See `fedapp.exchange.Instruction`.
+    tick : callable, optional
+        Called while waiting.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        strategy: BaseStrategy,
+        roster: Roster,
+        progress_file: str = "",
+        tick: Tick | None = None,
+    ) -> None:
+        self._grid, self._strategy, self._roster = grid, strategy, roster
+        self._progress_file, self._tick = progress_file, tick
+        self._federation = strategy.config.federation
+
+    def run(self, round: int, asked: list[str]) -> RoundResult:
+        """Ask until enough updates are there and merge them.
+
+        A repeat asks only the sites whose update is missing; the others trained on the same model
+        already. After a refused merge all are asked again.
+
+        Raises
+        ------
+        MissingReplies
+            After the last repeat, with every missing site and its reason.
+        MergeRefused
+            If the last repeat still merges to something that is not finite.
+        """
+        result = RoundResult()
+        packer = Packer(self._strategy.config)
+        updates: dict[str, Update] = {}
+        needed = needed_replies(len(asked), self._strategy.config)
+        refused: MergeRefused | None = None
+        for attempt in range(self._federation.max_round_retries + 1):
+            result.retries = attempt
+            missing = [site for site in asked if site not in updates]
+            if attempt:
+                log(f"round {round}: repeat {attempt}, asking {', '.join(missing)}")
+            self._gather(round, missing, packer, updates, result)
+            refused = None
+            try:
+                if self._merge(round, needed, updates, result):
+                    return result
+            except MergeRefused as error:
+                refused = error
+                warn(str(error))
+                updates.clear()
+        if refused is not None:
+            raise refused
+        raise _missing(round, len(asked), needed, updates, result.problems)
+
+    def _gather(
+        self,
+        round: int,
+        sites: list[str],
+        packer: Packer,
+        updates: dict[str, Update],
+        result: RoundResult,
+    ) -> None:
+        """Ask ``sites``, the largest first, and put what comes in ``updates`` and ``result``."""
+        instructions = train_instructions(
+            self._strategy,
+            round,
+            self._roster.largest_first(sites),
+            packer,
+            self._progress_file,
+        )
+        for instruction in instructions:
+            sent = sum(packed.nbytes for packed in instruction.payloads.values())
+            result.bytes_down[instruction.site] = result.bytes_down.get(instruction.site, 0) + sent
+        collected = collect(
+            self._grid,
+            instructions,
+            self._roster.nodes,
+            self._federation.round_timeout,
+            self._tick,
+        )
+        for site in sites:
+            problem = collected.problems.get(site)
+            if problem is None:
+                problem = self._take(round, collected.replies[site], updates, result)
+            if problem is not None:
+                result.problems[site] = problem
+                warn(f"site {site}, round {round}: {problem.reason}")
+
+    def _take(
+        self, round: int, reply: Reply, updates: dict[str, Update], result: RoundResult
+    ) -> Problem | None:
+        received = sum(packed.nbytes for packed in reply.payloads.values())
+        result.bytes_up[reply.site] = result.bytes_up.get(reply.site, 0) + received
+        try:
+            updates[reply.site] = validate(self._strategy, round, reply)
+        except UpdateRefused as error:
+            return Problem(error.reason, f"update refused ({error.reason}): {error.message}")
+        result.problems.pop(reply.site, None)
+        result.replies[reply.site] = reply
+        return None
+
+    def _merge(
+        self, round: int, needed: int, updates: dict[str, Update], result: RoundResult
+    ) -> bool:
+        """Merge if there are enough updates; one that the method cannot use becomes a problem."""
+        while updates and len(updates) >= needed:
+            try:
+                aggregate = self._strategy.aggregate(round, list(updates.values()))
+            except UpdateRefused as error:
+                if error.site is None or error.site not in updates:
+                    raise
+                del updates[error.site], result.replies[error.site]
+                result.problems[error.site] = Problem(error.reason, error.message)
+                warn(str(error))
+                continue
+            result.diagnostics = aggregate.diagnostics
+            return True
+        return False
+
+
+def _missing(
+    round: int,
+    asked: int,
+    needed: int,
+    updates: dict[str, Update],
+    problems: dict[str, Problem],
+) -> MissingReplies:
+    reasons = "; ".join(
+        f"site {site}: {problem.reason}" for site, problem in sorted(problems.items())
+    )
+    return MissingReplies(
+        f"{len(updates)} of {asked} sites sent a valid update, at least {needed} needed; the "
+        f"previous model is kept. Missing: {reasons}. Mend these sites and resume, or lower "
+        "federation.min-replies",
+        round=round,
+    )
