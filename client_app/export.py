@@ -141,7 +141,7 @@ def _label_count(source: ModelSource, adapter: Adapter) -> int:
         source.path, num_labels=_PROBE, local_files_only=True, trust_remote_code=False
     )
     with torch.device("meta"), quiet_transformers():
-        model = AutoModelForSequenceClassification.from_config(settings)
+        model = AutoModelForSequenceClassification.from_config(settings)  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         if parameter.shape[0] == _PROBE and name in adapter.tensors:
             return int(adapter.tensors[name].shape[0])
