@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedapp.config import RunConfig
 
 if TYPE_CHECKING:
-    from client_app.models import ModelSource
+    from client_app.sources import ModelSource
     from client_app.tasks.base import Task
 
 TASKS: dict[str, str] = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fedapp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from client_app.models import ModelSource
+    from client_app.sources import ModelSource
 
 
 def load_tokenizer(source: ModelSource) -> Any:
