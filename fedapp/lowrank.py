@@ -142,12 +142,11 @@ def factorise(
 def _svd_by_qr(
     pairs: Sequence[Pair], weights: Sequence[float], rank: int
 ) -> tuple[Double, Double, Double]:
-    left, right = stack(pairs, weights)
-    padding = ((0, 0), (0, max(0, rank - left.shape[1])))
     # QR completes zero columns to an orthonormal basis, so a rank beyond the sum's is well defined.
-    q_left, r_left = np.linalg.qr(np.pad(left, padding))
+    left, right = stack(pairs, weights, columns=rank)
+    q_left, r_left = np.linalg.qr(left)
     del left
-    q_right, r_right = np.linalg.qr(np.pad(right, padding))
+    q_right, r_right = np.linalg.qr(right)
     del right
     u, s, vt = _truncate(*_svd(r_left @ r_right.T), rank)
     return q_left @ u, s, vt @ q_right.T

@@ -162,10 +162,14 @@ def check_sum(pairs: Sequence[Pair], weights: Sequence[float]) -> tuple[int, int
     return pairs[0][0].shape[0], pairs[0][1].shape[1], sum(a_rn.shape[0] for _, a_rn in pairs)
 
 
-def stack(pairs: Sequence[Pair], weights: Sequence[float]) -> tuple[Double, Double]:
-    """Return fp64 ``[w_1 B_1, w_2 B_2, ...]`` (m x R) and ``[A_1^T, A_2^T, ...]`` (n x R)."""
+def stack(
+    pairs: Sequence[Pair], weights: Sequence[float], columns: int = 0
+) -> tuple[Double, Double]:
+    """Return fp64 ``[w_1 B_1, w_2 B_2, ...]`` (m x R) and ``[A_1^T, A_2^T, ...]`` (n x R), with
+    zeros up to ``columns``."""
     m, n, stacked_rank = check_sum(pairs, weights)
-    left, right = np.empty((m, stacked_rank)), np.empty((n, stacked_rank))
+    columns = max(columns, stacked_rank)
+    left, right = np.zeros((m, columns)), np.zeros((n, columns))
     start = 0
     for (b_mr, a_rn), weight in zip(pairs, weights, strict=True):
         stop = start + a_rn.shape[0]
