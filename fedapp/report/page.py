@@ -1,0 +1,295 @@
+"""The whole page."""
+
+from __future__ import annotations
+
+from fedapp.report import figures, tables
+from fedapp.report.intervals import wilson
+from fedapp.report.markup import Html, element, join, name
+from fedapp.report.run_data import Row, RunData, number
+from fedapp.report.style import CSS
+from fedapp.report.words import (
+    PHASE_NAMES,
+    decimal,
+    duration,
+    interval_text,
+    plural,
+    result,
+    size,
+)
+
+# Nothing may be fetched or run, whatever a name or a setting holds.
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+def render(run: RunData) -> str:
+    """Return the report as one HTML document."""
+    title = f"{run.name} · fedapp report"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        Html('<link rel="icon" href="data:,">'),
+        Html(f"<style>{CSS}</style>"),
+    )
+    sections = [
+        _notices(run),
+        _result(run),
+        _held_out(run),
+        figures.learning_section(run),
+        figures.diagnostics_section(run),
+        figures.cost_section(run),
+        _numbers(run),
+        _settings(run),
+        _next(run),
+    ]
+    body = element(
+        "body",
+        _header(run),
+        element("main", *sections),
+        element(
+            "footer", "Written by fedapp. This file is self-contained: it loads and runs nothing."
+        ),
+    )
+    return "<!doctype html>\n" + element("html", head, "\n", body, lang="en") + "\n"
+
+
+def _header(run: RunData) -> Html:
+    done, planned = run.rounds_done, run.rounds_planned
+    rounds = f"{done} of {plural(planned, 'round')}" if planned else plural(done, "round")
+    seed = run.summary.get("seed", run.settings.get("seed"))
+    chips = [
+        element("li", run.status, class_=None if run.status == "completed" else "state-bad"),
+        element("li", "method ", element("strong", run.method)),
+        element("li", rounds),
+        element("li", plural(len(run.site_names), "hospital")),
+        element("li", f"seed {seed}") if seed is not None else None,
+        element("li", run.settings["model.source"]) if "model.source" in run.settings else None,
+        element("li", run.settings["data.source"]) if "data.source" in run.settings else None,
+    ]
+    return element(
+        "header",
+        element("p", "Federated fine-tuning report", class_="eyebrow"),
+        element("h1", name(run.name)),
+        element("ul", *chips, class_="chips"),
+    )
+
+
+def _notices(run: RunData) -> Html | None:
+    lines = []
+    if run.status == "unfinished":
+        lines.append(
+            "This run has not finished: there is no summary.json. It is still going on, was "
+            f"stopped, or failed; status.json says which. What is below was recorded up to round "
+            f"{run.rounds_done} and is not a result."
+        )
+    elif run.status != "completed":
+        error = run.summary.get("error")
+        lines.append(f"This run ended as “{run.status}”" + (f": {error}" if error else "."))
+    if run.sites and run.split != "test":
+        lines.append("There is no test yet; the table shows the newest validation metrics.")
+    lines += run.notes
+    if not lines:
+        return None
+    serious = run.status not in ("completed", "unfinished")
+    return element(
+        "div",
+        *(element("p", line) for line in lines),
+        class_="notice bad" if serious else "notice",
+        role="status",
+    )
+
+
+def _result(run: RunData) -> Html:
+    content = join(*result(run))
+    table = tables.final_table(run) if run.sites else None
+    return element(
+        "section",
+        element("h2", "Result", id="result"),
+        element("div", content, class_="lead"),
+        _tiles(run),
+        table,
+        aria_labelledby="result",
+    )
+
+
+def _tiles(run: RunData) -> Html | None:
+    phases = [p for p in run.phases() if run.mean(p, "accuracy") is not None]
+    if not phases:
+        return None
+    best = max(phases, key=lambda p: run.mean(p, "accuracy") or 0.0)
+    tiles: list[Html | None] = [
+        _tile(
+            f"Mean {run.split} accuracy",
+            decimal(run.mean(best, "accuracy")),
+            join(
+                f"95 %: {interval_text(run.mean_interval(best))}", element("br"), PHASE_NAMES[best]
+            ),
+        )
+    ]
+    worst = run.worst(best)
+    if worst is not None and len(run.sites) > 1:
+        value, count = number(worst[1].get("accuracy")), number(worst[1].get("examples"))
+        limits = interval_text(wilson(value, count)) if value is not None and count else ""
+        tiles.append(
+            _tile(
+                "Worst hospital",
+                decimal(value),
+                join(f"95 %: {limits}", element("br"), name(worst[0])),
+            )
+        )
+    ranked = [p for p in phases if run.mean(p, "auc") is not None]
+    if ranked:
+        by_auc = max(ranked, key=lambda p: run.mean(p, "auc") or 0.0)
+        tiles.append(_tile("Mean AUC", decimal(run.mean(by_auc, "auc")), PHASE_NAMES[by_auc]))
+    tiles.append(_time_tile(run))
+    return element("dl", *tiles, class_="tiles")
+
+
+def _time_tile(run: RunData) -> Html | None:
+    wall = number(run.summary.get("wall_seconds"))
+    if wall is None:
+        wall = sum(value for _, value in run.series("seconds")) or None
+    sent = [value for _, value in run.series("bytes_up")]
+    replies = [value for _, value in run.series("replies")]
+    note = ""
+    if sent and replies and sum(replies) > 0:
+        note = f"a hospital sends {size(sum(sent) / sum(replies))} a round"
+    return _tile("Time", duration(wall), note) if wall is not None else None
+
+
+def _tile(label: str, value: str, note: object) -> Html:
+    return element(
+        "div",
+        element("dt", label),
+        element("dd", value, class_="value"),
+        element("dd", note, class_="note"),
+        class_="tile",
+    )
+
+
+def _held_out(run: RunData) -> Html | None:
+    if not run.held_out:
+        return None
+    return element(
+        "section",
+        element("h2", "Hospitals that never trained", id="held-out-title"),
+        element("p", "What a hospital gets that only receives the final model.", class_="quiet"),
+        tables.held_out_table(run),
+        aria_labelledby="held-out-title",
+    )
+
+
+def _numbers(run: RunData) -> Html | None:
+    if not run.federation_rows:
+        return None
+    summary = element("summary", "The numbers behind the plots")
+    return element("details", summary, element("div", tables.rounds_table(run)))
+
+
+def _settings(run: RunData) -> Html | None:
+    rows = run.setting_rows()
+    if not rows:
+        return None
+    changed = [row for row in rows if row.changed]
+    text = f" · {len(rows)} in all, {len(changed)} not at their default"
+    head = element(
+        "tr",
+        *(
+            element("th", h, scope="col", class_="key" if h == "Setting" else None)
+            for h in ("Setting", "Value", "Meaning")
+        ),
+    )
+    ordered = changed + [row for row in rows if not row.changed]
+    table = element(
+        "table",
+        element("caption", "Those that differ from their default come first."),
+        element("thead", head),
+        element("tbody", *map(_setting_row, ordered)),
+        class_="settings",
+    )
+    return element(
+        "section",
+        element("h2", "Settings", id="settings"),
+        element(
+            "details",
+            element("summary", "Every setting", element("span", text, class_="quiet")),
+            element("div", tables.scroll("Settings", table)),
+        ),
+        aria_labelledby="settings",
+    )
+
+
+def _setting_row(row: Row) -> Html:
+    unit = f" {row.unit}" if row.unit else ""
+    shown: object = f"{row.value}{unit}" if row.value else "(empty)"
+    if row.changed:
+        default = f"default: {row.default or '(empty)'}"
+        shown = join(element("mark", shown), element("span", default, class_="ci"))
+    return element(
+        "tr",
+        element("th", element("code", row.key), scope="row", class_="key"),
+        element("td", shown, class_="value"),
+        element("td", row.description),
+    )
+
+
+def _next(run: RunData) -> Html:
+    facts = [
+        join(element("dt", key), element("dd", str(value)))
+        for key, value in sorted(run.versions.items())
+    ]
+    digest = run.summary.get("adapter_digest")
+    if digest:
+        facts.append(
+            join(element("dt", "adapter digest"), element("dd", element("code", str(digest))))
+        )
+    use = [
+        element("h3", "Use the adapter"),
+        element(
+            "p", "With plain PEFT, in this run's folder; adapter_config.json names the base model:"
+        ),
+        element("pre", element("code", _USE.format(base=_base(run), labels=_labels(run)))),
+    ]
+    resume = [
+        element("h3", "Resume"),
+        element(
+            "p",
+            "Continues from the newest checkpoint with this run's settings; give the path of this "
+            "run's folder, for example:",
+        ),
+        element("pre", element("code", f"fedapp run --resume runs/{run.folder}")),
+    ]
+    return element(
+        "section",
+        element("h2", "What to do with this run", id="next"),
+        *(use if run.status == "completed" else resume),
+        element("h3", "Versions") if facts else None,
+        element("dl", *facts, class_="facts") if facts else None,
+        aria_labelledby="next",
+    )
+
+
+_USE = """\
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification
+
+base = AutoModelForSequenceClassification.from_pretrained({base}{labels})
+model = PeftModel.from_pretrained(base, "adapter")"""
+
+
+def _base(run: RunData) -> str:
+    """The base model as a Python literal."""
+    source = run.base_model or str(run.settings.get("model.source", ""))
+    if source and not source.startswith("embedded:"):
+        return repr(source.partition("@")[0])
+    return "base_model_name_or_path"  # as in adapter_config.json
+
+
+def _labels(run: RunData) -> str:
+    return f", num_labels={len(run.labels)}" if run.labels else ""

@@ -1,0 +1,264 @@
+"""What a run folder tells, read leniently: a report is wanted most when a run went wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedapp.config import settings
+from fedapp.errors import FedappError
+from fedapp.report import run_files
+from fedapp.report.intervals import Interval, mean_interval
+from fedapp.report.run_files import Metrics, Phases
+
+PHASES = ("local-only", "received", "personal")
+METRICS = ("accuracy", "auc", "f1")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting as shown: key, value, its default, unit and description."""
+
+    key: str
+    value: str
+    default: str | None  # None: this version does not know the key
+    unit: str
+    description: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether the value is not the default."""
+        return self.default is not None and self.value != self.default
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run as the report needs it.
+
+    Attributes
+    ----------
+    folder : str
+        Name of the run folder.
+    settings : dict of str to scalar
+        Dotted keys, from config.json.
+    versions : dict of str to str
+    summary : dict
+        summary.json, empty while the run is unfinished.
+    site_rows, federation_rows : list of dict
+        Of metrics.jsonl, in order of round.
+    sites : dict
+        Site -> phase -> metrics on ``split``, for sites that train.
+    held_out : dict
+        The same for sites that never train.
+    split : str
+        ``"test"``, or ``"validation"`` if the run has not reached its test.
+    base_model : str
+        Public name of the base model, if recorded.
+    labels : sequence of str
+        Names of the classes, if recorded.
+    notes : list of str
+        What was missing or unreadable.
+    """
+
+    folder: str
+    settings: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    site_rows: list[dict[str, Any]]
+    federation_rows: list[dict[str, Any]]
+    sites: Mapping[str, Phases]
+    held_out: Mapping[str, Phases]
+    split: str
+    base_model: str = ""
+    labels: Sequence[str] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return str(self.summary.get("name") or self.settings.get("name") or self.folder)
+
+    @property
+    def method(self) -> str:
+        """Federated method."""
+        return str(self.summary.get("method") or self.settings.get("method") or "unknown method")
+
+    @property
+    def status(self) -> str:
+        """``completed``, ``failed``, ``stopped``, or ``unfinished`` without a summary."""
+        return str(self.summary.get("status") or "completed") if self.summary else "unfinished"
+
+    @property
+    def rounds_done(self) -> int:
+        """Last round with a record."""
+        rows = self.federation_rows or self.site_rows
+        return max((int(row["round"]) for row in rows), default=0)
+
+    @property
+    def rounds_planned(self) -> int | None:
+        """Rounds asked for."""
+        planned = self.settings.get("federation.rounds")
+        return planned if isinstance(planned, int) else None
+
+    @property
+    def site_names(self) -> list[str]:
+        """Every site that trains, sorted."""
+        seen = {str(row["site"]) for row in self.site_rows} | set(self.sites)
+        return sorted(seen - set(self.held_out))
+
+    def curve(self, site: str, phase: str, metric: str = "accuracy") -> list[tuple[int, float]]:
+        """Validation values of a site over rounds."""
+        points: dict[int, float] = {}
+        for row in self.site_rows:
+            if (
+                row["site"] == site
+                and row.get("phase") == phase
+                and run_files.split_of(row) == "validation"
+            ):
+                value = number(row.get(metric))
+                if value is not None:
+                    points[int(row["round"])] = value
+        return sorted(points.items())
+
+    def series(self, key: str) -> list[tuple[int, float]]:
+        """One number of the federation rows over rounds."""
+        points = ((int(row["round"]), number(row.get(key))) for row in self.federation_rows)
+        return [(round_, value) for round_, value in points if value is not None]
+
+    def phases(self) -> list[str]:
+        """Phases that any site reached, in the order of the table."""
+        return [p for p in PHASES if any(p in phases for phases in self.sites.values())]
+
+    def mean(self, phase: str, metric: str) -> float | None:
+        """Unweighted mean over the sites that have the metric; summary.json's, if it has one."""
+        given = _nested(self.summary.get("mean"), phase, metric)
+        if given is not None:
+            return given
+        values = self._values(phase, metric)
+        return math.fsum(values) / len(values) if values else None
+
+    def mean_interval(self, phase: str) -> Interval | None:
+        """95 % interval of the mean accuracy."""
+        tested = [p[phase] for p in self.sites.values() if phase in p]
+        pairs = [(number(m.get("accuracy")), number(m.get("examples"))) for m in tested]
+        known = [(a, n) for a, n in pairs if a is not None and n is not None]
+        return mean_interval([a for a, _ in known], [n for _, n in known])
+
+    def worst(self, phase: str) -> tuple[str, Metrics] | None:
+        """Site with the lowest accuracy (the first by name among equals) and its metrics."""
+        ranked = [
+            (value, site)
+            for site, phases in self.sites.items()
+            if (value := number(phases.get(phase, {}).get("accuracy"))) is not None
+        ]
+        if not ranked:
+            return None
+        site = min(ranked)[1]
+        return site, self.sites[site][phase]
+
+    def _values(self, phase: str, metric: str) -> list[float]:
+        values = (number(p.get(phase, {}).get(metric)) for p in self.sites.values())
+        return [value for value in values if value is not None]
+
+    def setting_rows(self) -> list[Row]:
+        """Every setting of the run beside its default and its documentation."""
+        documented = {setting.key: setting for setting in settings()}
+        rows = []
+        for key, value in self.settings.items():
+            known = documented.get(key)
+            rows.append(
+                Row(
+                    key=key,
+                    value=show(value),
+                    default=show(known.default) if known else None,
+                    unit=known.unit if known else "",
+                    description=known.description if known else "",
+                )
+            )
+        return rows
+
+
+def number(value: Any) -> float | None:
+    """A finite float, or None for anything else (null, NaN, text)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def show(value: Any) -> str:
+    """A setting's value as it is written in TOML, without quotes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _nested(value: Any, *keys: str) -> float | None:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return number(value)
+
+
+def load_run(folder: Path) -> RunData:
+    """Read config.json, metrics.jsonl and summary.json of a run folder.
+
+    Raises
+    ------
+    FedappError
+        If the folder holds neither settings nor metrics.
+    """
+    notes: list[str] = []
+    config = run_files.read_object(folder / "config.json", notes)
+    rows = run_files.read_rows(folder / "metrics.jsonl", notes)
+    has_summary = (folder / "summary.json").exists()  # its absence is normal while a run goes on
+    summary = run_files.read_object(folder / "summary.json", notes) if has_summary else {}
+    if not config and not rows and not summary:
+        raise FedappError(
+            f"nothing to report: {folder} holds no readable config.json, metrics.jsonl or "
+            "summary.json; give the folder of a run, for example runs/latest"
+        )
+    flat = run_files.flat_settings(config)
+    site_rows = [row for row in rows if row.get("site") is not None]
+    sites, held_out, split = _final(summary, site_rows, _names(flat.get("federation.held-out")))
+    labels = config.get("label_map")
+    versions = config.get("versions") or summary.get("versions") or {}
+    return RunData(
+        folder=folder.resolve().name,
+        settings=flat,
+        versions=versions if isinstance(versions, dict) else {},
+        summary=summary,
+        site_rows=site_rows,
+        federation_rows=run_files.last_per_round(row for row in rows if row.get("site") is None),
+        sites=sites,
+        held_out=held_out,
+        split=split,
+        base_model=str(config.get("base_model") or ""),
+        labels=[str(label) for label in labels] if isinstance(labels, list) else (),
+        notes=notes,
+    )
+
+
+def _final(
+    summary: Mapping[str, Any], site_rows: list[dict[str, Any]], held_out_names: set[str]
+) -> tuple[dict[str, Phases], dict[str, Phases], str]:
+    """Final metrics of training and held-out sites, and the split they were measured on."""
+    split = "test"
+    table = run_files.phase_table(summary.get("sites"))
+    if not table:
+        table = run_files.newest_phases(site_rows, "test")
+    if not table:
+        split = "validation"
+        table = run_files.newest_phases(site_rows, "validation")
+    held_out = run_files.phase_table(summary.get("held_out"))
+    for site in held_out_names & set(table):
+        held_out.setdefault(site, table[site])
+    sites = {site: table[site] for site in sorted(table) if site not in held_out}
+    return sites, {site: held_out[site] for site in sorted(held_out)}, split
+
+
+def _names(value: Any) -> set[str]:
+    return {part.strip() for part in str(value or "").split(",") if part.strip()}

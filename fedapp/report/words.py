@@ -1,0 +1,165 @@
+"""The result in words: which model was best, by how much, and whether that means anything."""
+
+from __future__ import annotations
+
+from fedapp.report.intervals import Interval, difference_noise, wilson
+from fedapp.report.markup import Html, element, join, name
+from fedapp.report.run_data import RunData, number
+
+DASH = "–"
+PHASE_NAMES = {
+    "local-only": "trained alone",
+    "received": "federated, as received",
+    "personal": "personal, after local training",
+}
+_SUBJECT = {
+    "local-only": "the models trained alone at each hospital",
+    "received": "the federated model as received",
+    "personal": "the personal models",
+}
+
+
+def decimal(value: float | None, digits: int = 2) -> str:
+    """A share or score; an undefined one is a dash."""
+    return DASH if value is None else f"{value:.{digits}f}"
+
+
+def interval_text(interval: Interval | None) -> str:
+    """``0.65–0.88``, or nothing."""
+    return "" if interval is None else f"{interval.low:.2f}–{interval.high:.2f}"
+
+
+def plural(count: int, singular: str) -> str:
+    """``1 round``, ``2 rounds``."""
+    return f"{count:,} {singular}{'' if count == 1 else 's'}"
+
+
+def size(count: float | None) -> str:
+    """Bytes in decimal units."""
+    if count is None:
+        return DASH
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return (
+                f"{count / factor:.3g} {unit}"
+                if count < factor * 999
+                else (f"{count / factor:,.0f} {unit}")
+            )
+    return f"{count:.0f} B"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them."""
+    if seconds is None:
+        return DASH
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def result(run: RunData) -> list[Html]:
+    """Paragraphs that say what came out, honestly."""
+    ranked = sorted(
+        (
+            (value, phase)
+            for phase in run.phases()
+            if (value := run.mean(phase, "accuracy")) is not None
+        ),
+        key=lambda pair: (-pair[0], pair[1]),
+    )
+    if not ranked:
+        return [element("p", "No hospital has reported an accuracy yet.")]
+    paragraphs = [_mean_sentence(run, ranked), _worst_sentence(run)]
+    return [element("p", *paragraphs), element("p", *_noise(run, ranked))]
+
+
+def _mean_sentence(run: RunData, ranked: list[tuple[float, str]]) -> Html:
+    value, phase = ranked[0]
+    limits = interval_text(run.mean_interval(phase))
+    others = [f"{v:.2f} for {_SUBJECT[p]}" for v, p in ranked[1:]]
+    count = plural(len(run.sites), "hospital")
+    return join(
+        "On average over ",
+        count,
+        ", ",
+        element("strong", _SUBJECT[phase]),
+        " did best: mean ",
+        run.split,
+        " accuracy ",
+        element("strong", f"{value:.2f}"),
+        f" (95 % interval {limits})" if limits else None,
+        ", against " + " and ".join(others) if others else None,
+        ". ",
+    )
+
+
+def _worst_sentence(run: RunData) -> Html | None:
+    worst = {p: w for p in run.phases() if (w := run.worst(p)) is not None}
+    scores = {p: number(w[1].get("accuracy")) or 0.0 for p, w in worst.items()}
+    if not scores or len(run.sites) < 2:
+        return None
+    best = max(scores.values())
+    leaders = [p for p in scores if round(scores[p], 2) == round(best, 2)]
+    site = worst[leaders[0]][0]
+    if len(leaders) == len(scores) > 1:
+        return join(f"At the worst-served hospital, all of them come out level, at {best:.2f}. ")
+    if len(leaders) > 1:
+        who = " and ".join(_SUBJECT[p] for p in leaders)
+        return join(f"At the worst-served hospital, {who} come out level, at {best:.2f}. ")
+    return join(
+        "The worst-served hospital fares best with ",
+        element("strong", _SUBJECT[leaders[0]]),
+        ": ",
+        name(site),
+        f" reaches {best:.2f}. ",
+    )
+
+
+def _noise(run: RunData, ranked: list[tuple[float, str]]) -> list[Html]:
+    sizes = sorted(
+        n
+        for phases in run.sites.values()
+        for m in list(phases.values())[:1]
+        if (n := number(m.get("examples"))) is not None
+    )
+    if not sizes:
+        return []
+    spread = f"{sizes[0]:,.0f}" if sizes[0] == sizes[-1] else f"{sizes[0]:,.0f} to {sizes[-1]:,.0f}"
+    small = wilson(0.8, sizes[0])
+    parts = [f"Read differences with care: the {run.split} sets hold {spread} examples each"]
+    if small is not None:
+        parts.append(
+            f", so that an accuracy of 0.80 at the smallest could as well be anything from "
+            f"{small.low:.2f} to {small.high:.2f}"
+        )
+    parts.append(". ")
+    verdict = _verdict(run, ranked)
+    return [join(*parts), verdict] if verdict else [join(*parts)]
+
+
+def _verdict(run: RunData, ranked: list[tuple[float, str]]) -> Html | None:
+    if len(ranked) < 2:
+        return None
+    (first, a), (second, b) = ranked[:2]
+    interval_a, interval_b = run.mean_interval(a), run.mean_interval(b)
+    if interval_a is None or interval_b is None:
+        return None
+    noise = difference_noise(first, interval_a, second, interval_b)
+    gap = first - second
+    if gap < 0.005:
+        return join("The two best are level. Repeat the run with other seeds to see a trend.")
+    if gap <= noise:
+        return join(
+            f"The gap of {gap:.2f} between the two best means is within noise "
+            f"(about ±{noise:.2f}): this one run does not show that one is better. "
+            "Repeat it with other seeds."
+        )
+    return join(
+        f"The gap of {gap:.2f} between the two best means is larger than the sampling noise "
+        f"(about ±{noise:.2f}); other seeds should confirm it."
+    )
