@@ -47,8 +47,8 @@ def encode(adapter: Adapter, codec: Codec = "fp32") -> tuple[NDArray[np.uint8], 
     adapter : Adapter
     codec : {"fp32", "bf16", "int8"}
         fp32 is bit-exact. bf16 rounds to nearest even: relative error at most 2**-8 of a normal
-        number. int8 has one fp32 scale per row (a 1-d tensor is one row): error at most half the
-        scale, which is the row's largest magnitude over 127. NaN and Inf arrive as non-finite.
+        number. int8 has one fp32 scale per row (a 1-d tensor is one row), the row's largest
+        magnitude over 127 rounded up: error at most half of it. NaN and Inf arrive as non-finite.
 
     Raises
     ------

@@ -64,7 +64,7 @@ def _same_layout(one, two):
 
 
 class TestFormats:
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=100)
     @given(adapters())
     def test_fp32_is_bit_exact(self, adapter):
         array, layout = encode(adapter)
@@ -74,7 +74,7 @@ class TestFormats:
         assert back.digest() == adapter.digest()
         assert array.tobytes() == b"".join(x.astype("<f4").tobytes() for _, x in adapter.arrays())
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=100)
     @given(adapters())
     def test_bf16_equals_pytorchs(self, adapter):
         torch = pytest.importorskip("torch")
@@ -106,7 +106,7 @@ class TestFormats:
 
         np.testing.assert_array_equal(to_bf16(values)[finite], patterns[finite])
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=100)
     @given(adapters(FINITE))
     def test_bf16_stays_within_its_stated_bound(self, adapter):
         back = pack(adapter, "bf16").unpack()
@@ -116,7 +116,7 @@ class TestFormats:
             error = np.abs(now[normal].astype("f8") - was[normal])
             assert (error <= 2.0**-8 * np.abs(was[normal].astype("f8"))).all()
 
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=150)
     @given(adapters(FINITE))
     def test_int8_stays_within_half_a_scale_of_each_row(self, adapter):
         back = pack(adapter, "int8").unpack()
@@ -127,11 +127,11 @@ class TestFormats:
             rows, restored = was.reshape(height, -1).astype("f8"), now.reshape(height, -1)
             assert np.isfinite(restored).all()
             largest = np.abs(rows).max(axis=1, keepdims=True)
-            # 1.5e-45: one step of the smallest fp32 numbers
-            scale = np.maximum(largest / 127 * (1 + 2.0**-22), 1.5e-45)
+            # The scale is rounded up to fp32, whose smallest step is 1.4e-45.
+            scale = largest / 127 * (1 + 2.0**-22) + 1.5e-45
             assert (np.abs(restored - rows) <= scale * 0.5 * (1 + 2.0**-15)).all()
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=100)
     @given(adapters(), st.sampled_from(CODECS))
     def test_nan_and_inf_never_arrive_as_finite_numbers(self, adapter, codec):
         back = pack(adapter, codec).unpack()
