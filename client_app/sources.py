@@ -60,7 +60,7 @@ def resolve_model(source: str) -> ModelSource:
                 f"expected embedded: followed by {' or '.join(EMBEDDED)}{hint}"
             )
         folder, name = EMBEDDED[key]()
-    elif Path(source).expanduser().is_dir():
+    elif source and Path(source).expanduser().is_dir():
         folder = Path(source).expanduser().resolve()
     elif source.startswith((".", "/", "~")) or source.count("/") > 1 or not source:
         raise ConfigError(f"model folder not found: '{source}' (setting model.source)")

@@ -14,6 +14,8 @@ from fedapp.atomic import sync_folder
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """Fill a temporary folder beside ``target``, flush it to disk and rename it into place.
 
+    Its files are readable by everyone, as those of `fedapp.atomic` are.
+
     A folder that is already there is replaced as a whole. If anything fails it stays, and the
     temporary folder is removed. (Two renames are needed to replace a folder; a power cut between
     them leaves the old one as ``.NAME.old-*`` beside the target.)
@@ -34,7 +36,7 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(temporary)
         _flush(temporary)
-        temporary.chmod(0o755)
+        temporary.chmod(0o755)  # mkdtemp makes it private
         _rename(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -57,6 +59,7 @@ def _rename(temporary: Path, target: Path) -> None:
 
 def _flush(folder: Path) -> None:
     for path in sorted(folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)  # safetensors writes for the owner alone
         if path.is_dir():
             sync_folder(path)
         else:
