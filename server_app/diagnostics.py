@@ -109,8 +109,8 @@ def _merge_error(
 
 
 def _factors(pair: LoraPair) -> Factors:
-    """Return the pair with its scaling folded into B, so that the product is DW."""
-    return np.asarray(pair.scaling * pair.b_mr, dtype=np.float32), pair.a_rn
+    """Return the pair without its scaling, which all sites share: it cancels from every ratio."""
+    return pair.b_mr, pair.a_rn
 
 
 def _nonzero(factors: Factors) -> bool:

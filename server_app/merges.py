@@ -139,7 +139,7 @@ class _Product:
 
     def norm_ratio(self) -> float:
         """Return ``||DW||_F / ||DW_r||_F``, at least 1; 1 for a zero sum."""
-        kept = float(np.linalg.norm(self.s_r))
+        kept = float(np.linalg.norm(self.s_r.astype(np.float64)))
         return max(sum_norm(self._pairs, self._weights) / kept, 1.0) if kept > 0 else 1.0
 
     def factorise(
