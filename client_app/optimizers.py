@@ -11,7 +11,9 @@ from torch import nn
 from fedapp.config import TrainSection
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], train: TrainSection) -> torch.optim.Optimizer:
+def build_optimizer(
+    parameters: Iterable[nn.Parameter], train: TrainSection
+) -> torch.optim.Optimizer:
     """Return a fresh optimiser; its state does not outlive the instruction.
 
     The fused kernels give the same update in one call: for the many small matrices of an adapter

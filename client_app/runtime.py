@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from client_app.methods.base import LocalRule
 from fedapp.config import RunConfig, TrainSection
+from fedapp.errors import ConfigError
 
 if TYPE_CHECKING:
     from client_app.models import ResidentModel
 
 
 @contextmanager
-def restored_settings() -> Iterator[None]:
-    """Put CPU threads and matrix precision back, so that no instruction inherits another's."""
+def compute_settings(train: TrainSection, device: torch.device) -> Iterator[int]:
+    """Set CPU threads and TF32 for a while; yields the number of CPU threads in use.
+
+    With ``train.threads`` 0 the number stays what the process was started with (a simulation
+    assigns it through ``OMP_NUM_THREADS``). Putting both back keeps an instruction from inheriting
+    the settings of the one before.
+    """
     threads, matmul = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    tf32 = torch.backends.cudnn.allow_tf32
+    cudnn_tf32 = torch.backends.cudnn.allow_tf32
     try:
-        yield
+        if train.threads:
+            torch.set_num_threads(train.threads)
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high" if train.tf32 else "highest")
+            torch.backends.cudnn.allow_tf32 = train.tf32
+        yield torch.get_num_threads()
     finally:
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
+        torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = cudnn_tf32
 
 
 @contextmanager
@@ -43,21 +53,35 @@ def training_mode(resident: ResidentModel, rule: LocalRule, config: RunConfig) -
     """Put the resident model in training mode and leave it usable, also after an error.
 
     Arrays that the rule freezes need no gradient meanwhile; no gradient survives.
+
+    Raises
+    ------
+    ConfigError
+        If gradient checkpointing is asked for and the model has none.
     """
-    model, arrays = resident.model, list(resident.parameters.named_arrays())
+    model: Any = resident.model  # transformers' methods reach through PEFT's wrapper
+    arrays = list(resident.parameters.named_arrays())
     required = [parameter.requires_grad for _, parameter in arrays]
+    checkpointing = config.train.gradient_checkpointing
+    if checkpointing and not getattr(model, "supports_gradient_checkpointing", False):
+        raise ConfigError(
+            f"model {config.model.source} cannot do gradient checkpointing; "
+            "set train.gradient-checkpointing to false"
+        )
     try:
         for name, parameter in arrays:
             parameter.requires_grad_(rule.trainable(name))
-        if config.train.gradient_checkpointing:
-            # The re-entrant kind would need an input that requires a gradient.
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+        if checkpointing:
+            model.activation_checkpointing_enable({"use_reentrant": False})
+            # This kind needs no input that requires a gradient, and the hook for it would outlast
+            # the training.
+            model.disable_input_require_grads()
         model.train()
         yield
     finally:
         model.eval()
-        if config.train.gradient_checkpointing:
-            model.gradient_checkpointing_disable()
+        if checkpointing:
+            model.activation_checkpointing_disable()
         for (_, parameter), before in zip(arrays, required, strict=True):
             parameter.grad = None
             parameter.requires_grad_(before)

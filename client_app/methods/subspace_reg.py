@@ -151,9 +151,7 @@ class SubspaceReg(LocalRule):
     def finish(self, received: Mapping[str, Adapter]) -> dict[str, Adapter]:
         """Return the trained adapter, its change scaled down to ``norm_cap`` if it is longer."""
         self._numbers["penalty"] = sum(
-            penalty_value(
-                *group.stacked(), group.p_kmr, group.q_krn, group.scaling, *self._weights
-            )
+            penalty_value(*group.stacked(), group.p_kmr, group.q_krn, group.scaling, *self._weights)
             for group in self._groups
         )
         trained, start = self.parameters.read(), received["adapter"]

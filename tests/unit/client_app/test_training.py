@@ -254,7 +254,10 @@ def test_steps_are_limited_and_reported():
     config = make_config(**{"train.max-steps": 2})
 
     result = run(
-        make_resident(), config, epochs=1, report=lambda step, steps, _: reports.append((step, steps))
+        make_resident(),
+        config,
+        epochs=1,
+        report=lambda step, steps, _: reports.append((step, steps)),
     )
 
     assert result.steps == 2

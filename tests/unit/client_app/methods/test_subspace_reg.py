@@ -1,7 +1,5 @@
 """The penalty's closed form against autograd of the dense formula."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -145,8 +143,11 @@ def test_nothing_of_size_m_x_n_is_formed():
     class Record(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            sizes.extend(x.numel() for x in (out if isinstance(out, tuple | list) else [out])
-                         if isinstance(x, torch.Tensor))
+            sizes.extend(
+                x.numel()
+                for x in (out if isinstance(out, tuple | list) else [out])
+                if isinstance(x, torch.Tensor)
+            )
             return out
 
     with Record():

@@ -1,0 +1,91 @@
+"""The Flower ClientApp: turns a message into a call on a site. Imports no torch by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from client_app.failures import to_failure
+from fedapp.errors import HandshakeError
+from fedapp.exchange import Action, Instruction, Reply
+from fedapp.wire import (
+    content_to_describe,
+    content_to_instruction,
+    descriptions_to_content,
+    reply_to_content,
+)
+
+app = ClientApp()
+
+
+@app.query()
+def describe(message: Message, context: Context) -> Message:
+    """Answer with the description, or the failure, of every site this node hosts."""
+    try:
+        from client_app.hosting import hosted_sites  # loads torch, so only here
+
+        config = content_to_describe(message.content)
+        replies = [
+            site.execute(Instruction(Action.DESCRIBE, name, config))
+            for name, site in hosted_sites(config, context.node_config).items()
+        ]
+    except Exception as error:  # no site of this node can be described
+        name = _node(context)
+        replies = [Reply(name, 0, Action.DESCRIBE, failure=to_failure(error, name, 0))]
+    return Message(descriptions_to_content(replies), reply_to=message)
+
+
+@app.query("initial")
+def initial(message: Message, context: Context) -> Message:
+    """Answer with the seeded initial adapter."""
+    return _execute(message, context, Action.INITIAL)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Evaluate the received adapter, train, evaluate, and answer with the update."""
+    return _execute(message, context, Action.TRAIN)
+
+
+@app.train("local_only")
+def train_local_only(message: Message, context: Context) -> Message:
+    """Train the site alone for the whole run's budget and answer with metrics."""
+    return _execute(message, context, Action.LOCAL_ONLY)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the received adapter and answer with metrics."""
+    return _execute(message, context, Action.EVALUATE)
+
+
+def _execute(message: Message, context: Context, action: Action) -> Message:
+    """Execute the instruction of a message; the message's type, not its text, says the action."""
+    site, round = _node(context), 0  # until the message is read
+    try:
+        from client_app.hosting import hosted_sites
+
+        instruction = content_to_instruction(message.content)
+        site, round = instruction.site, instruction.round
+        if instruction.action is not action:
+            raise HandshakeError(
+                f"a message for '{action}' holds an instruction to '{instruction.action}'"
+            )
+        if "partition-id" not in context.node_config:
+            # Outside a simulation the coordinator may not name files on this machine.
+            instruction = replace(instruction, progress_file="")
+        sites = hosted_sites(instruction.config, context.node_config)
+        if site not in sites:
+            raise HandshakeError(f"this node does not host the site; it hosts {', '.join(sites)}")
+        reply = sites[site].execute(instruction)
+    except Exception as error:
+        reply = Reply(site, round, action, failure=to_failure(error, site, round))
+    return Message(reply_to_content(reply), reply_to=message)
+
+
+def _node(context: Context) -> str:
+    """The node as an operator knows it, for a message that reaches no site."""
+    place = context.node_config.get("partition-id", "unknown")
+    return str(context.node_config.get("site", f"node {place}"))

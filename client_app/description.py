@@ -1,0 +1,60 @@
+"""What a site tells in the handshake."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+import fedapp
+from client_app.data import SiteData
+from client_app.device import describe_device
+from client_app.models import ResidentModel
+from fedapp.config import RunConfig
+from fedapp.exchange import SiteDescription
+
+
+def describe(
+    data: SiteData, resident: ResidentModel, config: RunConfig, threads: int
+) -> SiteDescription:
+    """Describe a site: identities and counts, no record and no label count.
+
+    Parameters
+    ----------
+    data : SiteData
+    resident : ResidentModel
+    config : RunConfig
+    threads : int
+        CPU threads in use; the last digits of a result depend on them.
+    """
+    initial = resident.parameters.initial(config.seed)
+    return SiteDescription(
+        site=data.site,
+        package_version=fedapp.__version__,
+        base_model=resident.source.name,
+        base_model_digest=resident.base_digest,
+        layout_digest=initial.layout_digest(),
+        initial_digest=initial.digest(),
+        rank=config.lora.rank,
+        alpha=config.lora.alpha,
+        targets=list(config.lora.targets),
+        heads=list(initial.tensors),
+        dtype=_dtype(resident, config),
+        task=config.model.task,
+        label_map=list(data.label_map),
+        examples={split: len(records) for split, records in data.splits.items()},
+        device=describe_device(resident.device),
+        threads=threads,
+        torch_version=torch.__version__,
+        clock=time.time(),
+        peft_config=dict(resident.peft_config),
+        notes=list(data.notes),
+    )
+
+
+def _dtype(resident: ResidentModel, config: RunConfig) -> str:
+    """Precision of the base weights and of the arithmetic, which must be equal at every site."""
+    if config.model.quantization != "none":
+        return f"{config.model.quantization}, {config.train.precision}"
+    base = next(p for p in resident.model.parameters() if p.is_floating_point())
+    return f"{str(base.dtype).removeprefix('torch.')}, {config.train.precision}"

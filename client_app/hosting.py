@@ -1,0 +1,87 @@
+"""Which sites a Flower node hosts, and the sites that live in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from client_app.data import load_site, load_sites, site_names
+from client_app.failures import to_failure
+from client_app.site import LocalSite, Site
+from fedapp.config import RunConfig, Scalar
+from fedapp.errors import ConfigError, DataError
+from fedapp.exchange import Instruction, Reply
+
+# The sites of the newest data settings. A simulation's worker process serves several nodes, and
+# every message of a run finds its site with its records read and tokenised.
+_SITES: dict[object, dict[str, Site]] = {}
+
+
+class UnusableSite:
+    """A site whose data is bad: it answers every instruction with the reason."""
+
+    def __init__(self, name: str, error: DataError) -> None:
+        self.name, self.error = name, error
+
+    def execute(self, instruction: Instruction) -> Reply:
+        """Reply with the failure."""
+        failure = to_failure(self.error, self.name, instruction.round)
+        return Reply(instruction.site, instruction.round, instruction.action, failure=failure)
+
+
+def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[str, Site]:
+    """Return the sites that a node hosts, by name.
+
+    In a simulation node ``i`` of ``n`` hosts every ``n``-th of the sorted names from the ``i``-th
+    on; a deployed node names its one site.
+
+    Parameters
+    ----------
+    config : RunConfig
+    node_config : mapping
+        ``partition-id`` and ``num-partitions``, or ``site``.
+
+    Raises
+    ------
+    ConfigError
+        If the node's configuration names neither.
+    DataError
+        If the data cannot be read at all.
+    """
+    if "partition-id" in node_config and "num-partitions" in node_config:
+        sites = _cached(config, "", lambda: _load_all(config))
+        first, nodes = int(node_config["partition-id"]), int(node_config["num-partitions"])
+        return {name: sites[name] for name in sorted(sites)[first::nodes]}
+    if "site" in node_config:
+        name = str(node_config["site"])
+        return _cached(config, name, lambda: {name: _load_one(config, name)})
+    raise ConfigError(
+        "the node's configuration has neither partition-id and num-partitions nor site; start the "
+        "SuperNode with --node-config 'site=\"NAME\"'"
+    )
+
+
+def _cached(config: RunConfig, name: str, load: Callable[[], dict[str, Site]]) -> dict[str, Site]:
+    key = (config.data, config.seed, name)
+    if key not in _SITES:
+        loaded = load()
+        _SITES.clear()  # other settings mean another run
+        _SITES[key] = loaded
+    return _SITES[key]
+
+
+def _load_all(config: RunConfig) -> dict[str, Site]:
+    try:
+        return {name: LocalSite(data) for name, data in load_sites(config).items()}
+    except DataError as error:
+        if error.site is None:
+            raise
+        # One site's records are bad: the others can still be described, so that the coordinator
+        # hears of every bad site at once.
+        return {name: _load_one(config, name) for name in site_names(config)}
+
+
+def _load_one(config: RunConfig, name: str) -> Site:
+    try:
+        return LocalSite(load_site(config, name))
+    except DataError as error:
+        return UnusableSite(name, error)

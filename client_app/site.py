@@ -1,0 +1,233 @@
+"""A site executes instructions on its own data; `LocalSite` does so in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from client_app.data import SiteData
+from client_app.description import describe
+from client_app.evaluation import evaluate
+from client_app.failures import to_failure
+from client_app.methods.base import LocalRule
+from client_app.models import ResidentModel, load_resident
+from client_app.optimizers import planned_steps
+from client_app.progress import Progress
+from client_app.runtime import compute_settings
+from client_app.training import TrainResult, train
+from fedapp.adapter import Adapter
+from fedapp.codec import pack
+from fedapp.config import RunConfig
+from fedapp.errors import DataError, HandshakeError, TrainingError, UpdateRefused
+from fedapp.exchange import Action, Instruction, Metrics, Reply
+from fedapp.registry import METHODS, load_half
+from fedapp.seeds import derive_seed
+
+
+class Site(Protocol):
+    """One hospital, near or far."""
+
+    def execute(self, instruction: Instruction) -> Reply:
+        """Do what is asked. Never raises: what goes wrong is the reply's ``failure``."""
+
+
+class LocalSite:
+    """A site in this process, on the process's resident base model.
+
+    Parameters
+    ----------
+    data : SiteData
+        Its records. Each split is tokenised once, at first use, and kept.
+    """
+
+    def __init__(self, data: SiteData) -> None:
+        self.data = data
+        self._prepared_for: object = None
+        self._prepared: dict[str, list[dict[str, Any]]] = {}
+
+    def execute(self, instruction: Instruction) -> Reply:
+        """Do what is asked, see `Site`."""
+        started = time.perf_counter()
+        actions: dict[Action, Callable[[_Work], Reply]] = {
+            Action.DESCRIBE: self._describe,
+            Action.INITIAL: self._initial,
+            Action.TRAIN: self._train,
+            Action.LOCAL_ONLY: self._local_only,
+            Action.EVALUATE: self._evaluate,
+        }
+        try:
+            if instruction.site != self.data.site:
+                raise HandshakeError(
+                    f"this is site {self.data.site}, but the instruction is for {instruction.site}"
+                )
+            resident = load_resident(instruction.config, self.data.label_map)
+            with compute_settings(instruction.config.train, resident.device) as threads:
+                reply = actions[instruction.action](_Work(instruction, resident, threads))
+        except Exception as error:  # the one place where a site's errors become words
+            failure = to_failure(error, self.data.site, instruction.round)
+            reply = _reply(instruction, failure=failure)
+        seconds = time.perf_counter() - started
+        return replace(reply, numbers={**reply.numbers, "seconds": seconds})
+
+    def _describe(self, work: _Work) -> Reply:
+        description = describe(self.data, work.resident, work.config, work.threads)
+        return _reply(work.instruction, description=description.model_dump())
+
+    def _initial(self, work: _Work) -> Reply:
+        # Always fp32: its digest is compared with the one in the description.
+        adapter = work.resident.parameters.initial(work.config.seed)
+        return _reply(work.instruction, payloads={"adapter": pack(adapter, "fp32")})
+
+    def _train(self, work: _Work) -> Reply:
+        instruction, config = work.instruction, work.config
+        items = self._training_items(work)
+        received = work.load()
+        before, seconds_before = self._measure(work, "received")
+        half = load_half(METHODS[config.method].client)
+        rule: LocalRule = half(config, work.resident.parameters)
+        steps = planned_steps(config.train, len(items), config.train.local_epochs)
+        rule.begin(received, instruction.settings, steps)
+        result = train(
+            work.resident,
+            items,
+            rule,
+            config,
+            seed=derive_seed(config.seed, "train", self.data.site, instruction.round),
+            first_step=max(0, instruction.round - 1) * steps,
+            total_steps=config.federation.rounds * steps,
+            epochs=config.train.local_epochs,
+            report=Progress(instruction),
+        )
+        after, seconds_after = self._measure(work, "personal")
+        payloads = rule.finish(received)
+        for name, adapter in payloads.items():
+            if not adapter.is_finite():
+                raise TrainingError(
+                    f"after training, '{name}' holds NaN or Inf; lower train.learning-rate"
+                )
+        if rule.state_dict():
+            raise TrainingError(f"method {config.method} keeps state, this site cannot store it")
+        return _reply(
+            instruction,
+            payloads={
+                name: pack(adapter, config.federation.codec) for name, adapter in payloads.items()
+            },
+            metrics={**before, **after},
+            weight=float(len(items)),
+            numbers={**rule.numbers(), **_numbers(result, seconds_before + seconds_after)},
+        )
+
+    def _local_only(self, work: _Work) -> Reply:
+        instruction, config = work.instruction, work.config
+        items = self._training_items(work)
+        work.load()
+        epochs = config.train.local_epochs * config.federation.rounds
+        result = train(
+            work.resident,
+            items,
+            LocalRule(config, work.resident.parameters),
+            config,
+            seed=derive_seed(config.seed, "local-only", self.data.site),
+            first_step=0,
+            total_steps=planned_steps(config.train, len(items), epochs),
+            epochs=epochs,
+            report=Progress(instruction),
+        )
+        metrics, seconds = self._measure(work, "local-only")
+        return _reply(
+            instruction,
+            metrics=metrics,
+            weight=float(len(items)),
+            numbers=_numbers(result, seconds),
+        )
+
+    def _evaluate(self, work: _Work) -> Reply:
+        work.load()
+        metrics, seconds = self._measure(work, "received")
+        return _reply(
+            work.instruction,
+            metrics=metrics,
+            weight=float(len(self.data.splits.get("train", ()))),
+            numbers={"evaluation_seconds": seconds},
+        )
+
+    def _training_items(self, work: _Work) -> list[dict[str, Any]]:
+        items = self._items(work, "train")
+        if not items:
+            raise DataError(
+                "there are no training records; check the site's data, "
+                "or name the site in federation.held-out"
+            )
+        return items
+
+    def _items(self, work: _Work, split: str) -> list[dict[str, Any]]:
+        """The tokenised records of a split; kept until another model or length is asked for."""
+        if split not in self.data.splits:
+            raise DataError(
+                f"there is no split '{split}'; there are {', '.join(self.data.splits) or 'none'}"
+            )
+        if self._prepared_for != work.config.model:
+            self._prepared_for, self._prepared = work.config.model, {}
+        if split not in self._prepared:
+            self._prepared[split] = work.resident.task.prepare(self.data.splits[split])
+        return self._prepared[split]
+
+    def _measure(self, work: _Work, phase: str) -> tuple[dict[str, Metrics], float]:
+        """Evaluate the live model on the splits asked for; a split without records is left out."""
+        started, metrics = time.perf_counter(), dict[str, Metrics]()
+        for split in work.instruction.splits:
+            items = self._items(work, split)
+            if items:
+                metrics[f"{phase}/{split}"] = evaluate(
+                    work.resident, items, work.config, work.resident.device
+                )
+        return metrics, time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One instruction in execution."""
+
+    instruction: Instruction
+    resident: ResidentModel
+    threads: int
+
+    @property
+    def config(self) -> RunConfig:
+        return self.instruction.config
+
+    def load(self) -> Mapping[str, Adapter]:
+        """Decode what was received and put the adapter in the model.
+
+        Raises
+        ------
+        UpdateRefused
+            If there is no adapter, or it is damaged, not finite or of another layout.
+        """
+        received = {name: packed.unpack() for name, packed in self.instruction.payloads.items()}
+        if "adapter" not in received:
+            raise UpdateRefused("the coordinator sent no adapter", reason="empty")
+        for name, adapter in received.items():
+            if not adapter.is_finite():
+                raise UpdateRefused(
+                    f"the coordinator's '{name}' holds NaN or Inf", reason="non-finite"
+                )
+        self.resident.parameters.load(received["adapter"])
+        return received
+
+
+def _reply(instruction: Instruction, **fields: Any) -> Reply:
+    return Reply(
+        site=instruction.site, round=instruction.round, action=instruction.action, **fields
+    )
+
+
+def _numbers(result: TrainResult, evaluation_seconds: float) -> dict[str, float]:
+    return {
+        "train_loss": result.loss,
+        "steps": float(result.steps),
+        "training_seconds": result.seconds,
+        "evaluation_seconds": evaluation_seconds,
+    }

@@ -1,0 +1,84 @@
+"""Which sites a node hosts, the cache, and a site with bad data among good ones."""
+
+import pytest
+
+from client_app import hosting
+from client_app.hosting import hosted_sites
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError, DataError
+from fedapp.exchange import Action, Instruction
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache(monkeypatch):
+    monkeypatch.setattr(hosting, "_SITES", {})
+
+
+def write(path, **sites):
+    rows = ["text,label,site"]
+    for site, labels in sites.items():
+        rows += [f"{site} note {i},{label},{site}" for i, label in enumerate(labels)]
+    path.write_text("\n".join(rows) + "\n")
+    return RunConfig.from_flat({"data.source": str(path), "model.source": "embedded:tiny-encoder"})
+
+
+GOOD = ["healthy", "ill"] * 10
+
+
+def test_nodes_share_the_sorted_sites(tmp_path):
+    config = write(tmp_path / "d.csv", e=GOOD, a=GOOD, c=GOOD, b=GOOD, d=GOOD)
+
+    hosted = [
+        list(hosted_sites(config, {"partition-id": i, "num-partitions": 2})) for i in range(2)
+    ]
+
+    assert hosted == [["a", "c", "e"], ["b", "d"]]
+
+
+def test_a_deployed_node_hosts_the_site_it_names(tmp_path):
+    config = write(tmp_path / "d.csv", a=GOOD, b=GOOD)
+
+    sites = hosted_sites(config, {"site": "b"})
+
+    assert list(sites) == ["b"]
+    assert sites["b"].data.site == "b"
+
+
+def test_sites_live_until_other_data_settings_come(tmp_path):
+    config = write(tmp_path / "d.csv", a=GOOD, b=GOOD)
+    node = {"partition-id": 0, "num-partitions": 1}
+
+    first = hosted_sites(config, node)["a"]
+    same = hosted_sites(config.with_changes({"method": "fedavg"}), node)["a"]
+    other = hosted_sites(config.with_changes({"data.max-examples": 12}), node)["a"]
+
+    assert same is first
+    assert other is not first
+    assert len(hosting._SITES) == 1
+
+
+def test_one_bad_site_does_not_hide_the_others(tmp_path):
+    config = write(tmp_path / "d.csv", a=GOOD, b=["ill"] * 20)
+
+    sites = hosted_sites(config, {"partition-id": 0, "num-partitions": 1})
+
+    replies = {
+        name: site.execute(Instruction(Action.DESCRIBE, name, config))
+        for name, site in sites.items()
+    }
+    assert replies["a"].failure is None
+    assert replies["b"].failure.kind == "DataError"
+    assert replies["b"].failure.message.startswith("site b: ")
+    assert replies["b"].site == "b"
+
+
+def test_a_missing_file_is_an_error_of_the_node():
+    config = RunConfig.from_flat({"data.source": "/nowhere/d.csv"})
+
+    with pytest.raises(DataError, match=r"/nowhere/d\.csv"):
+        hosted_sites(config, {"partition-id": 0, "num-partitions": 1})
+
+
+def test_a_node_must_say_what_it_hosts():
+    with pytest.raises(ConfigError, match="--node-config"):
+        hosted_sites(RunConfig(), {})
