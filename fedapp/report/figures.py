@@ -31,6 +31,7 @@ _SWATCH = {
 
 
 MOST_CARDS = 12  # with more sites, the weakest are shown and the rest fold away
+MOST_DRAWN = 100  # further sites are in the table alone
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,13 @@ def learning_section(run: RunData) -> Html | None:
                 "card mean",
             )
         )
+    weakest = _weakest(run, sites)
+    shown = sites if len(sites) <= MOST_CARDS else weakest[: MOST_CARDS - 2]
+    drawn = set(weakest[:MOST_DRAWN])
     cards = {}
     for index, site in enumerate(sites):
+        if site not in drawn:
+            continue
         svg = plots.learning_curves(
             curves[site],
             finals[site],
@@ -125,11 +131,11 @@ def learning_section(run: RunData) -> Html | None:
             title=f"Validation accuracy over rounds, {site}",
         )
         cards[site] = _card(name(site), None, svg)
-    shown = _weakest(run, sites) if len(sites) > MOST_CARDS else sites
-    rest = [cards[site] for site in sites if site not in shown]
+    rest = [cards[site] for site in sites if site in drawn and site not in shown]
     guide = _guide(bool(dashed), run.split == "test", None if not rest else len(shown))
     figures += [cards[site] for site in shown]
-    more = element("summary", f"The other {plural(len(rest), 'hospital')}")
+    others = "other" if len(drawn) == len(sites) else "next"
+    more = element("summary", f"The {others} {plural(len(rest), 'hospital')}")
     return element(
         "section",
         element("h2", "Learning curves", id="curves"),
@@ -146,8 +152,7 @@ def _weakest(run: RunData, sites: Sequence[str]) -> list[str]:
     final = {
         site: number(run.sites.get(site, {}).get("personal", {}).get("accuracy")) for site in sites
     }
-    ranked = sorted(sites, key=lambda site: (1.0 if (v := final[site]) is None else v, site))
-    return ranked[: MOST_CARDS - 2]
+    return sorted(sites, key=lambda site: (1.0 if (v := final[site]) is None else v, site))
 
 
 def _guide(has_local_only: bool, has_test: bool, weakest: int | None) -> Html:

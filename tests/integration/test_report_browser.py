@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import HOSPITALS, write_run
 
 from fedapp.report import write_report
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from run_folders import HOSPITALS, write_run
 
 webdriver = pytest.importorskip("selenium.webdriver")
 FLAGS = (

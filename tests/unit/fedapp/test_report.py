@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,15 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_folders import HOSPITALS, write_run
 from scipy import stats
 
 from fedapp.errors import FedappError
 from fedapp.report import write_report
 from fedapp.report.intervals import Interval, difference_noise, mean_interval, wilson
 from fedapp.report.words import duration, size
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-from run_folders import HOSPITALS, write_run
 
 
 class Page(HTMLParser):
@@ -380,3 +377,14 @@ def test_one_hospital_has_no_mean(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path / "run", sites={"Only": 40}))
     assert "Mean of hospitals" not in page.text
     assert "Worst hospital" not in page.text
+
+
+def test_hundreds_of_hospitals_stay_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapp.report.figures.MOST_DRAWN", 15)
+    sites = {f"Hospital {number:03d}": 30 for number in range(40)}
+    page = page_of(write_run(tmp_path / "run", sites=sites, rounds=1))
+    assert sum(row[0] in sites for row in page.rows["results"] if row) == 40
+    assert page.count("svg", role="img") == 1 + 15 + 2 + 2
+    assert "The next 5 hospitals" in page.text
