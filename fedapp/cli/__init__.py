@@ -1,0 +1,23 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import typer
+
+from fedapp.cli import commands, config
+from fedapp.cli.console import SentenceGroup
+from fedapp.cli.run import run
+
+app = typer.Typer(
+    cls=SentenceGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated LoRA fine-tuning. Start with: fedapp run",
+)
+app.command()(run)
+app.command()(commands.stop)
+app.add_typer(config.app, name="config")
+app.command()(commands.report)
+app.command()(commands.export)
+app.command()(commands.version)

@@ -1,0 +1,83 @@
+"""The small commands: stop, report, export, version."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import fedapp
+from fedapp.cli import daemon
+from fedapp.cli.console import say
+from fedapp.cli.home import Home
+from fedapp.errors import ConfigError
+from fedapp.peft_format import CONFIG_FILE, load_peft, read_peft_config, save_peft
+from fedapp.report import write_report
+from fedapp.results import RunFolder
+
+_PACKAGES = ("flwr", "ray", "torch", "transformers", "peft", "numpy")
+
+
+def stop(app: Annotated[Path, typer.Argument(help="Folder of the app.")] = Path(".")) -> None:
+    """End the Flower daemon that `fedapp run` started for this app, and no other process.
+
+    A run that is in progress ends with it.
+
+    Example: fedapp stop
+    """
+    ended = daemon.end(Home.of(app.expanduser()))
+    if ended is None:
+        say("No daemon of this project is running.")
+    else:
+        say(f"Ended the daemon (process {ended.process.pid}, port {ended.port}).")
+    say("Next: fedapp run starts a fresh one.")
+
+
+def report(run: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
+    """Write report.html of a run anew; a run in progress gets a report of what is there.
+
+    Example: fedapp report runs/latest
+    """
+    path = write_report(RunFolder.open(run).path)
+    say(f"Wrote {path}")
+    say("Next: open it in a browser; it needs no network.")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    to: Annotated[Path, typer.Option(help="New folder for the adapter.")],
+) -> None:
+    """Copy the trained adapter as a folder that plain PEFT loads, after checking it.
+
+    Example: fedapp export runs/latest --to my-adapter
+    """
+    folder = RunFolder.open(run)
+    source = folder.adapter
+    if not (source / CONFIG_FILE).is_file():
+        raise ConfigError(
+            f"{folder.path} holds no adapter yet; it is written when the run completes"
+        )
+    adapter = load_peft(source)
+    card = source / "README.md"
+    text = card.read_text(encoding="utf-8") if card.exists() else ""
+    save_peft(adapter, to, read_peft_config(source), text)
+    say(f"Wrote {to.resolve()}: {adapter.size} numbers, digest {adapter.digest()}")
+    say(f'Next: PeftModel.from_pretrained(base_model, "{to}")')
+
+
+def version() -> None:
+    """Print the versions of fedapp and of what it computes with.
+
+    Next step: add them to a bug report.
+
+    Example: fedapp version
+    """
+    say(f"fedapp {fedapp.__version__} (Python {platform.python_version()})")
+    for package in _PACKAGES:
+        try:
+            say(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            say(f"{package} is not installed")

@@ -1,0 +1,159 @@
+"""The local Flower daemon (SuperLink in simulation mode) of one project: start, find, end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from fedapp import atomic
+from fedapp.cli import flower
+from fedapp.cli.home import Home, locked, shared_folder
+from fedapp.cli.process import Process
+
+_START_DEADLINE = 60.0
+_END_GRACE = 15.0
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A daemon that this command line started.
+
+    Attributes
+    ----------
+    process : Process
+    port : int
+        On 127.0.0.1.
+    build : str
+        Python and Flower it was started with; another build needs another daemon.
+    """
+
+    process: Process
+    port: int
+    build: str
+
+    def runs(self) -> list[Process]:
+        """Return the processes that execute runs: the children of Flower's executor."""
+        return [run for executor in self.process.children() for run in executor.descendants()]
+
+
+def ensure(home: Home) -> tuple[Daemon, bool]:
+    """Return the project's daemon, and whether it had to be started.
+
+    Raises
+    ------
+    FlowerError
+        If it does not get ready within a minute.
+    """
+    with locked(home.path / "daemon.lock"):
+        daemon = read(home)
+        if daemon is not None and daemon.process.alive:
+            if daemon.build == _build() and _healthy(daemon.port):
+                return daemon, False
+            daemon.process.terminate(_END_GRACE)
+        return _start(home), True
+
+
+def end(home: Home) -> Daemon | None:
+    """End the daemon that was started for this project, if it still runs."""
+    with locked(home.path / "daemon.lock"):
+        daemon = read(home)
+        _record(home).unlink(missing_ok=True)
+        if daemon is None or not daemon.process.terminate(_END_GRACE):
+            return None
+        return daemon
+
+
+def read(home: Home) -> Daemon | None:
+    """Return the recorded daemon, running or not."""
+    try:
+        stored = json.loads(_record(home).read_text(encoding="utf-8"))
+        process = Process(int(stored["pid"]), str(stored["started"]))
+        return Daemon(process, int(stored["port"]), str(stored["build"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # never started, or the record was cut short: nothing to rely on
+
+
+def _record(home: Home) -> Path:
+    return home.path / "daemon.json"
+
+
+def _build() -> str:
+    return f"{sys.executable} flwr {metadata.version('flwr')}"
+
+
+def _start(home: Home) -> Daemon:
+    # A fresh daemon knows no earlier run, so what they left in Flower's home is rubbish.
+    for leftover in ("apps", "runtime-envs"):
+        shutil.rmtree(home.flower / leftover, ignore_errors=True)
+    log = home.path / "daemon.log"
+    # No two projects choose a port at the same time, so none can answer for the other.
+    with locked(shared_folder() / "port.lock"):
+        for _ in range(_ATTEMPTS):
+            daemon = _try_start(home, _free_port(), log)
+            if daemon is not None:
+                return daemon
+    raise flower.FlowerError(
+        f"the local Flower daemon did not get ready within {_START_DEADLINE:.0f} s; see {log}"
+    )
+
+
+def _try_start(home: Home, port: int, log: Path) -> Daemon | None:
+    command = [
+        *(flower.program("flower-superlink"), "--insecure", "--simulation"),
+        *("--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port)),
+        "--disable-runtime-dependency-installation",
+    ]
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            cwd=home.neutral,
+            env=flower.environment(home),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    daemon = Daemon(Process.of(child.pid), port, _build())
+    # Recorded before it is ready: `fedapp stop` finds it even if we are killed meanwhile.
+    record = {**asdict(daemon.process), "port": port, "build": daemon.build}
+    atomic.write_text(_record(home), json.dumps(record))
+    deadline = time.monotonic() + _START_DEADLINE
+    try:
+        while time.monotonic() < deadline:
+            if child.poll() is not None:
+                return None
+            if _healthy(port):
+                flower.write_connection(home, port)
+                return daemon
+            time.sleep(0.1)
+    except BaseException:
+        daemon.process.terminate(_END_GRACE)
+        raise
+    daemon.process.terminate(_END_GRACE)
+    return None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return 200 <= connection.getresponse().status < 300
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,140 @@
+"""``fedapp run``: ``flwr run`` on a private daemon, streamed, with a true exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapp.cli import daemon, flower, resources, session, settings
+from fedapp.cli.console import fail, say
+from fedapp.cli.home import Busy, Home, locked
+from fedapp.cli.process import wait_for_end
+from fedapp.cli.signals import Interrupted, interruptible
+from fedapp.cli.verdict import Verdict, judge, read_status
+from fedapp.config import RunConfig
+from fedapp.report import write_report
+from fedapp.results import RunFolder
+
+_RUN_END = 20.0
+
+
+def run(
+    app: Annotated[Path, typer.Argument(help="Folder of the app.")] = Path("."),
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", help="Settings: 'key=value ...' or a .toml file; may be repeated."
+        ),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Shorthand for -c method=...")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Shorthand for -c federation.rounds=...")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Shorthand for -c seed=...")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run folder; default: method and time.")
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="Where run folders go; default: runs/ in this directory.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Run folder to continue; its settings are used.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show Flower's and Ray's output too.")
+    ] = False,
+) -> None:
+    """Run the federation on this machine and return a true exit code.
+
+    Flower's daemon is started if needed; it is this project's own (private home and port) and
+    sends nothing out. Ctrl-C stops the run cleanly.
+
+    Exit codes: 0 completed; 2 settings; 3 data; 4 refused update or handshake; 5 missing replies;
+    6 checkpoint; 130 stopped; 1 anything else.
+
+    Example: fedapp run --method fedavg --rounds 2 -c "train.batch-size=8 data.source=my.csv"
+    """
+    named = {
+        "method": method,
+        "federation.rounds": rounds,
+        "seed": seed,
+        "name": name,
+        "output-dir": None if output_dir is None else str(output_dir),
+        "resume": None if resume is None else str(resume),
+    }
+    app = app.expanduser().resolve()
+    resolved = settings.resolve(app, config or [], named, Path.cwd())
+    simulation = resources.plan(resolved, resources.count_cpus(), resources.count_gpus())
+    home, folder = Home.of(app), settings.run_folder(resolved)
+    overrides = home.path / "overrides.toml"
+    log = session.log_file(home, folder.name)
+    with interruptible():
+        try:
+            with locked(home.path / "run.lock", wait=False):
+                settings.write_overrides(resolved, app, overrides)
+                request = session.Request(app, overrides, simulation.options(), log, verbose)
+                _announce(resolved, simulation, folder)
+                verdict = _execute(home, request, folder)
+        except Busy as busy:
+            raise flower.FlowerError(
+                f"another run of this project is in progress (process {busy}); wait for its end, "
+                "or end it with Ctrl-C in its terminal"
+            ) from None
+        except Interrupted as interrupted:  # before the run began, or a second time
+            verdict = Verdict(interrupted.exit_code, "interrupted")
+    _conclude(verdict, folder)
+
+
+def _announce(config: RunConfig, simulation: resources.Simulation, folder: Path) -> None:
+    gpus = f", {simulation.gpus:g} GPU" if simulation.gpus else ""
+    say(f"Method {config.method}, {config.federation.rounds} rounds, seed {config.seed}")
+    say(f"Simulation: {simulation.nodes} nodes, {simulation.cpus} CPU{gpus} each")
+    say(f"Run folder: {folder}")
+
+
+def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
+    running, started = daemon.ensure(home)
+    if started:
+        say(f"Started this project's Flower daemon on 127.0.0.1:{running.port}")
+    elif left := session.stop_unfinished(home):
+        say(f"Stopped {len(left)} run(s) that an earlier command had left behind")
+    current = session.Session(home, request, typer.echo)
+    try:
+        return judge(current.execute(), folder, request.log)
+    except Interrupted as interrupted:
+        say("Stopping the run; again to leave at once")
+        executing = running.runs()
+        ended = current.stop()
+        wait_for_end(executing, _RUN_END)  # else a resumed run could meet its predecessor
+        if ended.status == "finished:completed":  # it was faster than the signal
+            return judge(ended, folder, request.log)
+        _mark_stopped(folder, current.run_id, interrupted.exit_code)
+        return Verdict(interrupted.exit_code, "the run was stopped before its end")
+    except flower.FlowerError:
+        if running.process.alive:
+            raise
+        raise flower.FlowerError(
+            f"the Flower daemon ended during the run; see {home.path / 'daemon.log'}"
+        ) from None
+
+
+def _mark_stopped(folder: Path, run_id: str, exit_code: int) -> None:
+    # The server half is killed by the stop, so it cannot write this itself.
+    status = read_status(folder)
+    if status.get("state") == "running" and str(status.get("run_id")) == run_id:
+        RunFolder(folder).write_status("stopped", "interrupted by a signal", exit_code)
+
+
+def _conclude(verdict: Verdict, folder: Path) -> None:
+    if verdict.exit_code == 0:
+        report = folder / "report.html"
+        if not report.exists():  # the server half writes it; this is for an interrupted end
+            write_report(folder)
+        say(f"Results: {folder}")
+        say(f"Next: open {report}, or `fedapp export {folder}` for the adapter")
+        return
+    resumable = any((folder / "checkpoint").glob("round-*"))
+    fail(verdict.error, f"continue with `fedapp run --resume {folder}`" if resumable else "")
+    raise typer.Exit(verdict.exit_code)
