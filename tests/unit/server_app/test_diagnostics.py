@@ -187,3 +187,19 @@ def test_many_sites_are_represented_by_evenly_spaced_ones() -> None:
     chosen = [updates[i] for i in np.linspace(0, len(updates) - 1, MAX_SITES).round().astype(int)]
     assert "merge_error" not in found
     assert found == round_diagnostics(sent, chosen)
+
+
+@pytest.mark.parametrize(("steps", "rate"), [(4, 1e-4), (60, 2e-4)])
+def test_a_high_overlap_needs_no_penalty(steps: int, rate: float) -> None:
+    """docs/methods.md: t Adam steps of eta leave about (1 + (t eta)^2 m)^(-1/2) of the overlap."""
+    rng = np.random.default_rng(0)
+    m = 1024
+    basis = np.linalg.qr(rng.standard_normal((m, 8)))[0].astype(np.float32)
+    signs = np.sign(rng.standard_normal((m, 8))).astype(np.float32)
+    a_rn = np.ones((8, 4), dtype=np.float32)
+    sent = Adapter({"query": LoraPair(basis, a_rn, 1.0)})
+    moved = Adapter({"query": LoraPair(basis + np.float32(steps * rate) * signs, a_rn, 1.0)})
+
+    found = round_diagnostics(sent, [Sent(moved, 1.0)])
+
+    assert found["overlap"] == pytest.approx((1 + (steps * rate) ** 2 * m) ** -0.5, abs=2e-3)
