@@ -6,7 +6,7 @@ computed in fp64 from r x r matrices; no m x n matrix is formed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ Matrix = NDArray[np.floating[Any]]
 Double = NDArray[np.float64]
 Pair = tuple[Matrix, Matrix]  # (b_mr, a_rn)
 
+_DOUBLE = np.dtype(np.float64)
 _BLOCK_NUMBERS = 2**16  # numbers in one temporary block: 512 KiB in fp64
 
 
@@ -179,18 +180,28 @@ def stack(
     return left, right
 
 
-def accumulate(pairs: Sequence[Pair], weights: Sequence[float], rows: slice) -> Double:
+def chunks(
+    pairs: Sequence[Pair], weights: Sequence[float], rows: slice = slice(None)
+) -> Iterator[tuple[Double, Double]]:
+    """Yield fp64 ``[w_i B_i, ...]`` (these rows) and ``[A_i; ...]`` for a few clients at a time."""
+    largest = max(b_mr[rows].size + a_rn.size for b_mr, a_rn in pairs)
+    count = max(1, _BLOCK_NUMBERS // largest)
+    for start in range(0, len(pairs), count):
+        few = range(start, min(start + count, len(pairs)))
+        left_mc = np.hstack(
+            [np.multiply(pairs[k][0][rows], weights[k], dtype=_DOUBLE) for k in few]
+        )
+        yield left_mc, np.concatenate([pairs[k][1] for k in few], dtype=_DOUBLE)
+
+
+def accumulate(
+    pairs: Sequence[Pair], weights: Sequence[float], rows: slice = slice(None)
+) -> Double:
     """Return these rows of the dense ``sum_k w_k B_k A_k`` in fp64, a few clients at a time."""
     m, n, _ = check_sum(pairs, weights)
     total = np.zeros((len(range(m)[rows]), n))
-    batch = max(1, _BLOCK_NUMBERS // (n * max(a_rn.shape[0] for _, a_rn in pairs)))
-    for start in range(0, len(pairs), batch):
-        chunk = slice(start, start + batch)
-        blocks = [
-            _f64(b_mr[rows]) * float(weight)
-            for (b_mr, _), weight in zip(pairs[chunk], weights[chunk], strict=True)
-        ]
-        total += np.hstack(blocks) @ np.vstack([_f64(a_rn) for _, a_rn in pairs[chunk]])
+    for left_mc, right_cn in chunks(pairs, weights, rows):
+        total += left_mc @ right_cn
     return total
 
 

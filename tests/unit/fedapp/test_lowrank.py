@@ -12,7 +12,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp import lowrank, lowrank_metrics
+from fedapp import lowrank, lowrank_krylov, lowrank_metrics
 from fedapp.lowrank import (
     basis_overlap,
     cancellation_ratio,
@@ -181,6 +181,50 @@ class TestWeightedSumSvd:
         assert u.dtype == s.dtype == vt.dtype == np.float32
         assert np.linalg.norm((u * s) @ vt - best) <= 1e-6 * np.linalg.norm(best)
 
+    @pytest.mark.parametrize("shape", [(300, 220), (220, 300)])
+    @pytest.mark.parametrize("clients", [28, 90])
+    @pytest.mark.parametrize(
+        "kind", ["near", "decaying", "identical", "independent", "opposed", "zero"]
+    )
+    def test_many_clients_of_any_kind_get_the_best_approximation(self, shape, clients, kind):
+        federation = _many(kind, clients, *shape)
+        total, bound = federation.total, 1e-9 * federation.scale
+
+        u, s, vt = weighted_sum_svd(federation.pairs, federation.weights, 4)
+
+        exact = scipy.linalg.svdvals(total)
+        np.testing.assert_allclose(s, exact[:4], atol=bound, rtol=0)
+        residual = np.linalg.norm(total - (u * s) @ vt)
+        np.testing.assert_allclose(residual, np.linalg.norm(exact[4:]), atol=bound, rtol=0)
+        np.testing.assert_allclose(u.T @ u, np.eye(4), atol=1e-12)
+        np.testing.assert_allclose(vt @ vt.T, np.eye(4), atol=1e-12)
+
+    def test_the_iteration_is_used_for_decaying_spectra_and_given_up_for_flat_ones(self):
+        near, flat = _many("near", 28, 300, 220), _many("independent", 28, 300, 220)
+
+        assert lowrank_krylov.leading_svd(near.pairs, near.weights, 4) is not None
+        assert lowrank_krylov.leading_svd(flat.pairs, flat.weights, 4) is None
+
+    @pytest.mark.parametrize("clients", [28, 90])
+    def test_the_iteration_agrees_with_the_exact_way(self, clients, monkeypatch):
+        federation = _many("near", clients, 300, 220)
+        quick = weighted_sum_svd(federation.pairs, federation.weights, 4)
+        monkeypatch.setattr(lowrank_krylov, "leading_svd", lambda *_: None)
+
+        exact = weighted_sum_svd(federation.pairs, federation.weights, 4)
+
+        assert any((a != b).any() for a, b in zip(quick, exact, strict=True))  # two ways indeed
+        for one, other in zip(quick, exact, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-9 * np.abs(other).max())
+
+    def test_many_clients_give_the_same_bits_every_time(self):
+        federation = _many("near", 90, 300, 220)
+
+        one, two = (weighted_sum_svd(federation.pairs, federation.weights, 4) for _ in range(2))
+
+        for first, second in zip(one, two, strict=True):
+            np.testing.assert_array_equal(first, second)
+
     def test_a_sum_of_zero_gives_zero_values_and_orthonormal_vectors(self):
         pairs = [(np.zeros((6, 2)), np.ones((2, 5)))] * 2
 
@@ -199,16 +243,19 @@ class TestWeightedSumSvd:
 
         assert _peak(lambda: weighted_sum_svd(pairs, [0.1] * 10, 8)) < 1024 * 1024 * 4
 
-    def test_the_dense_path_needs_the_same_memory_for_any_number_of_clients(self):
-        rng = np.random.default_rng(0)
-        pair = rng.normal(size=(256, 8)).astype("f4"), rng.normal(size=(8, 256)).astype("f4")
+    @pytest.mark.parametrize("kind", ["near", "independent"])
+    def test_hundreds_of_clients_need_no_more_memory(self, kind):
+        # independent: the dense way, whose memory is a few matrices
+        few, many = (_many(kind, clients, 300, 220) for clients in (90, 360))
 
-        few, many = (
-            _peak(lambda count=count: weighted_sum_svd([pair] * count, [0.1] * count, 8))
-            for count in (64, 1024)
-        )
+        peaks = [_peak(lambda f=f: weighted_sum_svd(f.pairs, f.weights, 4)) for f in (few, many)]
 
-        assert many < 1.2 * few
+        assert peaks[1] < 1.1 * peaks[0]
+
+    def test_hundreds_of_clients_need_less_memory_than_the_matrix(self):
+        pair = np.ones((1024, 8), np.float32), np.ones((8, 1024), np.float32)
+
+        assert _peak(lambda: weighted_sum_svd([pair] * 300, [0.1] * 300, 8)) < 1024 * 1024 * 4
 
     @pytest.mark.parametrize(
         ("pairs", "weights", "rank", "sentence"),
@@ -464,7 +511,7 @@ class TestAlignment:
 
         peak = _peak(lambda: (sum_norm(pairs, weights), client_global_cosines(pairs, weights)))
 
-        assert peak < 512 * 512 * 8
+        assert peak < 512 * 512 * 8  # one matrix
 
 
 class TestBasisOverlap:
@@ -509,6 +556,27 @@ class TestBasisOverlap:
         e = np.eye(5)
 
         assert basis_overlap(e[:, [0, 0]], e[:, [0]]) == pytest.approx(1.0)
+
+
+def _many(kind, clients, m, n):
+    rng = np.random.default_rng(clients)
+    b0, a0 = rng.normal(size=(m, 4)), rng.normal(size=(4, n))
+    decay = 10.0 ** -np.arange(4.0)[:, None]
+
+    def pair():
+        if kind == "independent":
+            return rng.normal(size=(m, 4)), rng.normal(size=(4, n))
+        if kind == "identical":
+            return b0, a0
+        if kind == "opposed":
+            return b0 * rng.choice([-1, 1]), a0
+        if kind == "zero":
+            return 0 * b0, a0
+        a = decay * a0 if kind == "decaying" else a0
+        return b0 + 0.3 * rng.normal(size=(m, 4)), a + 0.01 * rng.normal(size=(4, n))
+
+    weights = rng.uniform(0.5, 1.5, clients) / clients
+    return Federation([pair() for _ in range(clients)], weights.tolist(), rng)
 
 
 def test_everything_public_is_reachable_from_lowrank():
