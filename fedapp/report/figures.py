@@ -157,8 +157,8 @@ def _weakest(run: RunData, sites: Sequence[str]) -> list[str]:
 
 def _guide(has_local_only: bool, has_test: bool, weakest: int | None) -> Html:
     entries = [
-        ("received", "the federated model, as received"),
-        ("personal", "after local training in that round"),
+        ("received", "federated model, as received that round"),
+        ("personal", "personal: after that round's training"),
     ]
     if has_local_only:
         entries.append(("local-only", "trained alone, at its end"))
@@ -256,38 +256,47 @@ def _time(run: RunData) -> Html | None:
     total = dict(run.series("seconds"))
     if not total or max(total.values()) <= 0:
         return None
-    training = {r: min(s, total[r]) for r, s in run.series("training_seconds") if r in total}
+    training = _training(run)
     series = {
         "training": sorted(training.items()),
         "everything else": [(r, s - training.get(r, 0.0)) for r, s in sorted(total.items())],
     }
     svg = plots.bars(series, key="time", title="Time per round", unit="seconds", stacked=True)
-    entries = [("first", "training"), ("second", "evaluation, transfer, merge, waiting")]
+    beside = run.concurrency()
+    label = "training" if beside == 1 else f"training, {beside} hospitals side by side"
+    entries = [("first", label), ("second", "evaluation, transfer, merge, waiting")]
     return _card("Time per round", _legend(entries, bars=True), svg)
+
+
+def _training(run: RunData) -> dict[int, float]:
+    """Part of each round's seconds that went into training.
+
+    The rows hold the sum over hospitals; those that work side by side share the same seconds.
+    """
+    total, beside = dict(run.series("seconds")), run.concurrency()
+    return {r: min(s / beside, total[r]) for r, s in run.series("training_seconds") if r in total}
 
 
 def _totals(run: RunData) -> Html | None:
     sums = {
         key: math.fsum(value for _, value in run.series(key))
-        for key in ("bytes_up", "bytes_down", "seconds", "training_seconds", "replies", "retries")
+        for key in ("bytes_up", "bytes_down", "seconds", "replies", "retries")
     }
     facts = [("sent by all hospitals", size(sums["bytes_up"]))]
     facts.append(("received by all", size(sums["bytes_down"])))
     if sums["replies"]:
-        facts.append(
-            ("one hospital, one round", f"{size(sums['bytes_up'] / sums['replies'])} sent")
-        )
+        facts.append(("sent by one, one round", size(sums["bytes_up"] / sums["replies"])))
     if sums["seconds"]:
-        share = min(1.0, sums["training_seconds"] / sums["seconds"])
-        facts.append(("rounds", duration(sums["seconds"])))
+        facts.append(("time of the rounds", duration(sums["seconds"])))
+        share = math.fsum(_training(run).values()) / sums["seconds"]
         facts.append(("of that, training", f"{share * 100:.0f} %"))
-    wall = number(run.summary.get("wall_seconds"))
-    if wall is not None:
-        facts.append(("from start to end", duration(wall)))
     if sums["retries"]:
         facts.append(("repeated rounds", f"{sums['retries']:.0f}"))
+    wall = number(run.summary.get("wall_seconds"))
+    if wall is not None:
+        facts.append(("whole run, start to end", duration(wall)))
     rows = [join(element("dt", label), element("dd", value)) for label, value in facts]
-    heading = element("h3", "In total")
+    heading = element("h3", "All rounds together")
     return element("div", heading, element("dl", *rows, class_="totals"), class_="card")
 
 

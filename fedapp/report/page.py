@@ -45,6 +45,7 @@ def render(run: RunData) -> str:
         figures.diagnostics_section(run),
         figures.cost_section(run),
         _numbers(run),
+        _hospitals(run),
         _settings(run),
         _next(run),
     ]
@@ -93,6 +94,9 @@ def _notices(run: RunData) -> Html | None:
         lines.append(f"This run ended as “{run.status}”" + (f": {error}" if error else "."))
     if run.sites and run.split != "test":
         lines.append("There is no test yet; the table shows the newest validation metrics.")
+    missing = run.summary.get("missing")
+    if isinstance(missing, dict):
+        lines += [f"Not measured: {what}: {why}" for what, why in sorted(missing.items())]
     lines += run.notes
     if not lines:
         return None
@@ -192,6 +196,13 @@ def _numbers(run: RunData) -> Html | None:
     return element("details", summary, element("div", tables.rounds_table(run)))
 
 
+def _hospitals(run: RunData) -> Html | None:
+    if not run.descriptions:
+        return None
+    summary = element("summary", "The hospitals: records, device, notes")
+    return element("details", summary, element("div", tables.hospitals_table(run)))
+
+
 def _settings(run: RunData) -> Html | None:
     rows = run.setting_rows()
     if not rows:
@@ -285,11 +296,17 @@ model = PeftModel.from_pretrained(base, "adapter")"""
 
 def _base(run: RunData) -> str:
     """The base model as a Python literal."""
-    source = run.base_model or str(run.settings.get("model.source", ""))
+    source = str(_told(run, "base_model") or run.settings.get("model.source", ""))
     if source and not source.startswith("embedded:"):
         return repr(source.partition("@")[0])
     return "base_model_name_or_path"  # as in adapter_config.json
 
 
 def _labels(run: RunData) -> str:
-    return f", num_labels={len(run.labels)}" if run.labels else ""
+    labels = _told(run, "label_map")
+    return f", num_labels={len(labels)}" if isinstance(labels, list) else ""
+
+
+def _told(run: RunData, key: str) -> object:
+    """What every site said alike in the handshake."""
+    return next((told[key] for told in run.descriptions.values() if key in told), None)

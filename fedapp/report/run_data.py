@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from fedapp.report.run_files import Metrics, Phases
 
 PHASES = ("local-only", "received", "personal")
 METRICS = ("accuracy", "auc", "f1")
+_BOOKKEEPING = {"name", "output-dir", "resume"}  # every run sets them; none changes a result
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,10 @@ class Row:
 
     @property
     def changed(self) -> bool:
-        """Whether the value is not the default."""
-        return self.default is not None and self.value != self.default
+        """Whether the value is not the default, of a setting that could change the result."""
+        return (
+            self.default is not None and self.value != self.default and self.key not in _BOOKKEEPING
+        )
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,8 @@ class RunData:
         The same for sites that never train.
     split : str
         ``"test"``, or ``"validation"`` if the run has not reached its test.
-    base_model : str
-        Public name of the base model, if recorded.
-    labels : sequence of str
-        Names of the classes, if recorded.
+    descriptions : dict
+        Site -> what it told in the handshake, if recorded.
     notes : list of str
         What was missing or unreadable.
     """
@@ -72,8 +73,7 @@ class RunData:
     sites: Mapping[str, Phases]
     held_out: Mapping[str, Phases]
     split: str
-    base_model: str = ""
-    labels: Sequence[str] = ()
+    descriptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -163,6 +163,22 @@ class RunData:
         values = (number(p.get(phase, {}).get(metric)) for p in self.sites.values())
         return [value for value in values if value is not None]
 
+    def concurrency(self) -> int:
+        """How many sites worked side by side, from their seconds and those of the round."""
+        busiest = 1.0
+        for row in self.federation_rows:
+            wall = number(row.get("seconds"))
+            own = {
+                site["site"]: number(site.get("seconds")) or 0.0
+                for site in self.site_rows
+                if site["round"] == row["round"]
+                and site.get("phase") == "personal"
+                and run_files.split_of(site) == "validation"
+            }
+            if wall:
+                busiest = max(busiest, math.fsum(own.values()) / wall)
+        return math.ceil(busiest - 0.05)
+
     def setting_rows(self) -> list[Row]:
         """Every setting of the run beside its default and its documentation."""
         documented = {setting.key: setting for setting in settings()}
@@ -224,7 +240,6 @@ def load_run(folder: Path) -> RunData:
     flat = run_files.flat_settings(config)
     site_rows = [row for row in rows if row.get("site") is not None]
     sites, held_out, split = _final(summary, site_rows, _names(flat.get("federation.held-out")))
-    labels = config.get("label_map")
     versions = config.get("versions") or summary.get("versions") or {}
     return RunData(
         folder=folder.resolve().name,
@@ -236,8 +251,7 @@ def load_run(folder: Path) -> RunData:
         sites=sites,
         held_out=held_out,
         split=split,
-        base_model=str(config.get("base_model") or ""),
-        labels=[str(label) for label in labels] if isinstance(labels, list) else (),
+        descriptions=run_files.objects(config.get("sites")),
         notes=notes,
     )
 

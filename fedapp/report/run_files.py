@@ -87,6 +87,13 @@ def phase_table(value: Any) -> dict[str, Phases]:
     }
 
 
+def objects(value: Any) -> dict[str, Mapping[str, Any]]:
+    """The entries of a mapping that are mappings themselves, sorted by name."""
+    if not isinstance(value, dict):
+        return {}
+    return {str(key): value[key] for key in sorted(value) if isinstance(value[key], dict)}
+
+
 def newest_phases(rows: Iterable[Mapping[str, Any]], split: str) -> dict[str, Phases]:
     """Site -> phase -> newest metrics on ``split``, from rows in order of round."""
     table: dict[str, dict[str, Metrics]] = {}

@@ -84,6 +84,7 @@ details>div{padding:0 18px 14px}
 details .scroll{margin:.4rem 0 1rem;border-radius:8px}
 .tall{max-height:min(80vh,760px);overflow-y:auto}.tall thead,.tall tfoot{position:sticky;z-index:2;
 background:var(--card)}.tall thead{top:0}.tall tfoot{bottom:0}
+.remark{text-align:left;white-space:normal;min-width:13rem;overflow-wrap:break-word}
 .settings td,.settings th{white-space:normal;text-align:left;overflow-wrap:normal}
 .settings td.value{overflow-wrap:anywhere}
 .settings td:last-child{color:var(--muted);min-width:15rem}

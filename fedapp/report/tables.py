@@ -77,7 +77,7 @@ def rounds_table(run: RunData) -> Html:
         ("bytes_up", "Sent"),
         ("bytes_down", "Received"),
         ("seconds", "Time"),
-        ("training_seconds", "Training"),
+        ("training_seconds", "Training, summed"),
     ]
     known = {key for key, _ in columns} | {"round", "examples"}
     extra = sorted(
@@ -85,10 +85,19 @@ def rounds_table(run: RunData) -> Html:
     )
     columns = [c for c in columns if any(c[0] in row for row in rows)]
     columns += [(key, key.replace("_", " ")) for key in extra]
-    head = element("tr", _key("Round", "col"), *(_th(heading, "col") for _, heading in columns))
+    absent = any(row.get("missing") for row in rows)
+    head = element(
+        "tr",
+        _key("Round", "col"),
+        *(_th(heading, "col") for _, heading in columns),
+        element("th", "Missing", scope="col", class_="remark") if absent else None,
+    )
     body = [
         element(
-            "tr", _key(row["round"], "row"), *(_td(_cell(key, row.get(key))) for key, _ in columns)
+            "tr",
+            _key(row["round"], "row"),
+            *(_td(_cell(key, row.get(key))) for key, _ in columns),
+            element("td", _missing(row.get("missing")), class_="remark") if absent else None,
         )
         for row in shown
     ]
@@ -99,6 +108,40 @@ def rounds_table(run: RunData) -> Html:
         "table", element("caption", caption), element("thead", head), element("tbody", *body)
     )
     return scroll("Numbers per round", table, tall=len(shown) > MOST_ROWS)
+
+
+def hospitals_table(run: RunData) -> Html:
+    """What every hospital told before round 1."""
+    splits = ("train", "validation", "test")
+    body = []
+    for site, told in run.descriptions.items():
+        examples, notes = told.get("examples"), told.get("notes")
+        counts = [number(examples.get(s)) if isinstance(examples, dict) else None for s in splits]
+        cells = [_td(DASH if count is None else f"{count:,.0f}") for count in counts]
+        remarks = "; ".join(map(str, notes)) if isinstance(notes, list) and notes else DASH
+        device = _td(told.get("device") or DASH)
+        note = element("td", remarks, class_="remark")
+        body.append(element("tr", _key(name(site), "row"), *cells, device, note))
+    head = element(
+        "tr",
+        _key("Hospital", "col"),
+        *(_th(heading, "col") for heading in ("Training", "Validation", "Test", "Device")),
+        element("th", "Notes", scope="col", class_="remark"),
+    )
+    table = element(
+        "table",
+        element("caption", "Records per split, as told in the handshake"),
+        element("thead", head),
+        element("tbody", *body),
+        id="hospitals",
+    )
+    return scroll("The hospitals", table, tall=len(body) > MOST_ROWS)
+
+
+def _missing(value: object) -> str:
+    if not isinstance(value, dict) or not value:
+        return DASH
+    return ", ".join(f"{site} ({kind})" for site, kind in sorted(value.items()))
 
 
 def _cell(key: str, value: object) -> str:

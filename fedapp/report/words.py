@@ -7,6 +7,7 @@ from fedapp.report.markup import Html, element, join, name
 from fedapp.report.run_data import RunData, number
 
 DASH = "–"
+LEVEL = 0.005  # accuracies closer than this are the same at two decimals, give or take
 PHASE_NAMES = {
     "local-only": "trained alone",
     "received": "federated, as received",
@@ -80,20 +81,29 @@ def result(run: RunData) -> list[Html]:
 
 def _mean_sentence(run: RunData, ranked: list[tuple[float, str]]) -> Html:
     value, phase = ranked[0]
+    leaders = [p for v, p in ranked if value - v < LEVEL]
     limits = interval_text(run.mean_interval(phase))
-    others = [f"{v:.2f} for {_SUBJECT[p]}" for v, p in ranked[1:]]
-    count = plural(len(run.sites), "hospital")
+    several = len(run.sites) > 1
+    where = (
+        f"On average over {plural(len(run.sites), 'hospital')}" if several else "At the hospital"
+    )
+    metric = f"{'mean ' if several else ''}{run.split} accuracy "
+    rest = [f"{v:.2f} for {_SUBJECT[p]}" for v, p in ranked if p not in leaders]
+    if len(ranked) == 1:
+        verdict = join("there is one model to look at, ", element("strong", _SUBJECT[phase]), ": ")
+    elif len(leaders) > 1:
+        verdict = join(
+            element("strong", " and ".join(_SUBJECT[p] for p in leaders)), " come out level: "
+        )
+    else:
+        verdict = join(element("strong", _SUBJECT[phase]), " did best: ")
     return join(
-        "On average over ",
-        count,
-        ", ",
-        element("strong", _SUBJECT[phase]),
-        " did best: mean ",
-        run.split,
-        " accuracy ",
+        f"{where}, ",
+        verdict,
+        metric,
         element("strong", f"{value:.2f}"),
         f" (95 % interval {limits})" if limits else None,
-        ", against " + " and ".join(others) if others else None,
+        ", against " + " and ".join(rest) if rest else None,
         ". ",
     )
 
@@ -104,7 +114,7 @@ def _worst_sentence(run: RunData) -> Html | None:
     if not scores or len(run.sites) < 2:
         return None
     best = max(scores.values())
-    leaders = [p for p in scores if round(scores[p], 2) == round(best, 2)]
+    leaders = [p for p in scores if best - scores[p] < LEVEL]
     site = worst[leaders[0]][0]
     if len(leaders) == len(scores) > 1:
         return join(f"At the worst-served hospital, all of them come out level, at {best:.2f}. ")
@@ -151,8 +161,8 @@ def _verdict(run: RunData, ranked: list[tuple[float, str]]) -> Html | None:
         return None
     noise = difference_noise(first, interval_a, second, interval_b)
     gap = first - second
-    if gap < 0.005:
-        return join("The two best are level. Repeat the run with other seeds to see a trend.")
+    if gap < LEVEL:
+        return join("Only other seeds can tell equal means apart.")
     if gap <= noise:
         return join(
             f"The gap of {gap:.2f} between the two best means is within noise "

@@ -36,7 +36,15 @@ def write_run(
     config = RunConfig.from_flat({**flat, **(settings or {})})
     (folder / "config.json").write_text(
         json.dumps(
-            {"settings": config.to_flat(), "versions": VERSIONS, "seed": config.seed}, indent=2
+            {
+                "method": config.method,
+                "seed": config.seed,
+                "digest": config.digest(),
+                "settings": config.to_flat(),
+                "versions": VERSIONS,
+                "sites": {site: _description(size) for site, size in sites.items()},
+            },
+            indent=2,
         )
     )
     training = {site: size for site, size in sites.items() if site not in held_out}
@@ -59,6 +67,14 @@ def write_run(
     return folder
 
 
+def _description(size: int) -> dict[str, Any]:
+    return {
+        "base_model": "sentence-transformers/all-MiniLM-L6-v2", "label_map": ["0", "1"],
+        "examples": {"train": 3 * size, "validation": size, "test": size}, "device": "cpu",
+        "notes": ["2 duplicate records were dropped"] if size == 61 else [],
+    }  # fmt: skip
+
+
 def _round(
     round_: int, sites: Mapping[str, int], skill: Mapping[str, float], chance: random.Random
 ) -> list[dict[str, Any]]:
@@ -75,8 +91,9 @@ def _round(
         "loss": sum(row["loss"] for row in personal) / len(personal),
         "examples": sum(row["examples"] for row in personal),
         "bytes_up": PAYLOAD * len(sites), "bytes_down": PAYLOAD * len(sites),
-        "seconds": 38.0 + chance.uniform(-2, 4), "training_seconds": 33.5 + chance.uniform(-2, 2),
-        "replies": len(sites), "retries": 0,
+        "seconds": len(sites) * chance.uniform(9.1, 10.2),
+        "training_seconds": len(sites) * chance.uniform(16.0, 17.2),
+        "replies": len(sites), "retries": 0, "missing": {},
         "cancellation": 0.58 + 0.35 * progress, "cancellation_increment": 0.58 - 0.1 * progress,
         "client_global_cosine": 0.55 + 0.4 * progress, "pairwise_cosine": 0.28 + 0.55 * progress,
     }  # fmt: skip
@@ -97,9 +114,7 @@ def _row(
         "round": round_, "site": site, "phase": phase, "split": split,
         "accuracy": accuracy, "loss": 1.1 - 0.8 * accuracy, "auc": min(1.0, accuracy + 0.06),
         "f1": max(0.0, accuracy - 0.02), "examples": size,
-        "bytes_up": PAYLOAD if phase == "personal" else 0,
-        "bytes_down": PAYLOAD if phase == "received" else 0,
-        "seconds": chance.uniform(6, 9) if phase == "personal" else chance.uniform(0.5, 0.9),
+        "bytes_up": PAYLOAD, "bytes_down": PAYLOAD, "seconds": 18.0,
     }  # fmt: skip
 
 

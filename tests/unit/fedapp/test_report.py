@@ -157,25 +157,40 @@ def test_final_table_shows_the_summary(finished: Path, page: Page) -> None:
     assert "Switzerland" not in [row[0] for row in page.rows["results"] if row]
 
 
+def set_accuracy(folder: Path, **by_phase: float) -> None:
+    """Give every site the same test accuracy per phase; the summary's means go."""
+    summary = json.loads((folder / "summary.json").read_text())
+    for phases in summary["sites"].values():
+        for phase, value in by_phase.items():
+            phases[phase.replace("_", "-")]["accuracy"] = value
+    del summary["mean"], summary["worst"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
 def test_words_name_the_best_and_the_noise(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
+    set_accuracy(folder, local_only=0.8, received=0.84, personal=0.82)
     text = page_of(folder).text
-    mean = json.loads((folder / "summary.json").read_text())["mean"]
-    best = max(mean, key=lambda phase: mean[phase]["accuracy"])
-    assert best == "personal"
-    assert f"the personal models did best: mean test accuracy {mean[best]['accuracy']:.2f}" in text
+    assert "the federated model as received did best: mean test accuracy 0.84" in text
+    assert "against 0.82 for the personal models and 0.80 for the models trained alone" in text
+    assert "fares best with the federated model as received : Cleveland reaches 0.84" in text
     assert "25 to 61 examples" in text
-    assert "is within noise" in text
+    assert "gap of 0.02 between the two best means is within noise" in text
+
+
+def test_words_call_equals_level(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    set_accuracy(folder, local_only=0.8, received=0.8, personal=0.8)
+    text = page_of(folder).text
+    assert "did best" not in text
+    assert "come out level: mean test accuracy 0.80" in text
+    assert "all of them come out level, at 0.80" in text
+    assert "Only other seeds" in text
 
 
 def test_words_do_not_cry_noise_when_the_gap_is_real(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", sites={f"H{i}": 5000 for i in range(6)})
-    summary = json.loads((folder / "summary.json").read_text())
-    for phases in summary["sites"].values():
-        for phase, value in (("local-only", 0.6), ("received", 0.7), ("personal", 0.9)):
-            phases[phase]["accuracy"] = value
-    del summary["mean"], summary["worst"]
-    (folder / "summary.json").write_text(json.dumps(summary))
+    set_accuracy(folder, local_only=0.6, received=0.7, personal=0.9)
     text = page_of(folder).text
     assert "larger than the sampling noise" in text
     assert "within noise" not in text
@@ -251,9 +266,9 @@ def test_nothing_is_fetched_or_run(finished: Path, page: Page) -> None:
 def test_settings_mark_what_is_not_default(page: Page) -> None:
     assert page.row("train.learning-rate", "settings")[1] == "0.001default: 0.002"
     assert page.row("lora.rank", "settings")[1] == "8"
-    changed = {"name", "federation.held-out", "train.learning-rate"}
+    changed = {"federation.held-out", "train.learning-rate"}
     assert page.count("mark") == len(changed)
-    assert {row[0] for row in page.rows["settings"][1:4]} == changed
+    assert {row[0] for row in page.rows["settings"][1:3]} == changed
 
 
 def test_same_run_same_bytes(finished: Path, tmp_path: Path) -> None:
@@ -271,7 +286,8 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", sites=dict.fromkeys(HOSTILE, 30), held_out=HOSTILE[:1])
     config = json.loads((folder / "config.json").read_text())
     config["settings"]["data.source"] = config["versions"]["torch"] = HOSTILE[0]
-    config["label_map"], config["base_model"] = [HOSTILE[0], HOSTILE[1]], HOSTILE[0]
+    for told in config["sites"].values():
+        told |= {"base_model": HOSTILE[0], "device": HOSTILE[1], "notes": [HOSTILE[6]]}
     (folder / "config.json").write_text(json.dumps(config))
     page = page_of(folder)
     assert not {"script", "b"} & {tag for tag, _ in page.tags}
@@ -370,7 +386,7 @@ def test_sixty_four_hospitals_fold_away(tmp_path: Path) -> None:
     assert sum(row[0] in sites for row in page.rows["results"] if row) == 64
     assert page.count("svg", role="img") == 65 + 3 + 2
     assert "The other 54 hospitals" in page.text
-    assert page.count("div", class_="scroll tall") == 1
+    assert page.count("div", class_="scroll tall") == 2
 
 
 def test_one_hospital_has_no_mean(tmp_path: Path) -> None:
@@ -388,3 +404,40 @@ def test_hundreds_of_hospitals_stay_in_the_table(
     assert sum(row[0] in sites for row in page.rows["results"] if row) == 40
     assert page.count("svg", role="img") == 1 + 15 + 2 + 2
     assert "The next 5 hospitals" in page.text
+
+
+def test_training_time_of_sites_side_by_side_is_not_counted_twice(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=1)
+
+    def change(row: dict[str, Any]) -> None:
+        row["seconds"] = 40.0 if row["site"] is None else 19.0
+        if row["site"] is None:
+            row["training_seconds"] = 64.0
+
+    edit_rows(folder, change)
+    text = page_of(folder).text
+    assert "training, 2 hospitals side by side" in text  # 4 x 19 s of work in 40 s
+    assert "of that, training 80 %" in text  # 64 / 2 of 40 s
+
+
+def test_sites_that_were_missing_are_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=2)
+
+    def change(row: dict[str, Any]) -> None:
+        if row["site"] is None and row["round"] == 2:
+            row["missing"] = {"Hungary": "DataError"}
+
+    edit_rows(folder, change)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["missing"] = {"Hungary evaluate": "no reply within 30 s"}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    page = page_of(folder)
+    assert page.rows["rounds"][-1][-1] == "Hungary (DataError)"
+    assert "Not measured: Hungary evaluate: no reply within 30 s" in page.text
+
+
+def test_hospitals_are_listed_as_they_described_themselves(page: Page) -> None:
+    notes = "2 duplicate records were dropped"
+    assert page.row("Cleveland", "hospitals") == ["Cleveland", "183", "61", "61", "cpu", notes]
+    assert "num_labels=2" in page.text
+    assert "all-MiniLM-L6-v2" in page.text
