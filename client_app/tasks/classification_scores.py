@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torchmetrics.functional.classification import (
+    binary_auroc,
     multiclass_accuracy,
-    multiclass_auroc,
     multiclass_f1_score,
 )
 
@@ -53,10 +53,9 @@ class ClassificationScores:
             "f1": float(multiclass_f1_score(logits_nc, labels_n, self.classes, average="macro")),
             "examples": float(len(labels_n)),
         }
-        present = torch.tensor(sorted(set(labels_n.tolist())))
+        present = sorted(set(labels_n.tolist()))
         if len(present) > 1 and bool(logits_nc.isfinite().all()):
-            area_c = multiclass_auroc(
-                logits_nc.softmax(dim=1), labels_n, self.classes, average="none"
-            )
-            metrics["auc"] = float(area_c[present].mean())
+            chance_nc = logits_nc.softmax(dim=1)
+            areas = [float(binary_auroc(chance_nc[:, c], labels_n == c)) for c in present]
+            metrics["auc"] = sum(areas) / len(areas)
         return metrics

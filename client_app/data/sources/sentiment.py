@@ -74,7 +74,7 @@ def read_sentiment() -> Table:
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    stream = archive.extractfile(name)
+    stream = archive.extractfile(name) if name in archive.getnames() else None
     if stream is None:
-        raise DataError(f"embedded:sentiment: {ARCHIVE} lacks the file {name}")
+        raise DataError(f"embedded:sentiment: {ARCHIVE} lacks the file {name}; delete the archive")
     return stream.read()

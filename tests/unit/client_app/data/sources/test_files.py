@@ -1,0 +1,227 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+from client_app.data.sources.files import read_files
+from client_app.data.table import Table
+from fedapp.config import DataSection
+from fedapp.errors import DataError
+
+TEXTS = ['Chest pain, "sharp"\nsince Monday', "Müdigkeit", "Fever"]
+LABELS = ["yes", "no", "yes"]
+SITES = ["North", "South", "North"]
+SECRET = "Maria"
+
+
+def read(path: Path, **settings: object) -> Table:
+    return read_files(DataSection(source=str(path), **settings))  # type: ignore[arg-type]
+
+
+def write_csv(path: Path) -> None:
+    path.write_bytes(
+        b"\xef\xbb\xbfnr,text,label,site\r\n"
+        b'1,"Chest pain, ""sharp""\nsince Monday",yes,North\r\n'
+        b"2,M\xc3\xbcdigkeit,no,South\r\n\r\n3,Fever, yes ,North\r\n"
+    )
+
+
+def write_tsv(path: Path) -> None:
+    path.write_text(
+        'text\tlabel\tsite\n"Chest pain, ""sharp""\nsince Monday"\tyes\tNorth\n'
+        "Müdigkeit\tno\tSouth\nFever\tyes\tNorth\n",
+        encoding="utf-8",
+    )
+
+
+def write_jsonl(path: Path) -> None:
+    rows = [
+        {"text": t, "label": y, "site": s, "extra": None}
+        for t, y, s in zip(TEXTS, LABELS, SITES, strict=True)
+    ]
+    path.write_text("\n\n".join(map(json.dumps, rows)) + "\n")
+
+
+def write_parquet(path: Path) -> None:
+    pq.write_table(pa.table({"site": SITES, "text": TEXTS, "label": LABELS}), path)
+
+
+def write_folder(path: Path) -> None:
+    features = Features(
+        {"text": Value("string"), "label": ClassLabel(names=["no", "yes"]), "site": Value("string")}
+    )
+    whole = Dataset.from_dict({"text": TEXTS, "label": [1, 0, 1], "site": SITES}, features)
+    whole.save_to_disk(path)
+
+
+def write_split_folder(path: Path) -> None:
+    parts = [
+        Dataset.from_dict({"text": TEXTS[a:b], "label": LABELS[a:b], "site": SITES[a:b]})
+        for a, b in ((0, 2), (2, 3))
+    ]
+    DatasetDict({"train": parts[0], "test": parts[1]}).save_to_disk(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.csv", write_csv),
+        ("a.TSV", write_tsv),
+        ("a.jsonl", write_jsonl),
+        ("a.parquet", write_parquet),
+        ("folder", write_folder),
+        ("split_folder", write_split_folder),
+    ],
+)
+def test_every_format_gives_the_same_table(name, write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / name
+    write(path)
+
+    table = read(path)
+
+    assert (table.texts, table.labels, table.sites) == (TEXTS, LABELS, SITES)
+    assert table.name == str(path)
+
+
+def test_columns_are_named_in_the_settings(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("note,outcome,ward\nFever,1,W1\nCough,0,W2\n")
+
+    table = read(path, text_column="note", label_column="outcome", site_column="ward")
+
+    assert (table.texts, table.labels, table.sites) == (
+        ["Fever", "Cough"],
+        ["1", "0"],
+        ["W1", "W2"],
+    )
+
+
+def test_sites_are_not_needed_when_records_are_dealt(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\nFever,1\n")
+
+    assert read(path, partition="iid").sites is None
+
+
+def test_labels_of_other_types_become_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    labels = [True, False, 3, 3.0]
+    path.write_text("\n".join(json.dumps({"text": "t", "label": y, "site": 7}) for y in labels))
+
+    table = read(path)
+
+    assert table.labels == ["true", "false", "3", "3"]
+    assert table.sites == ["7"] * 4
+
+
+JSON = '{"text": "Maria", "label": "yes", "site": "North"}\n'
+BAD = {
+    "wrong encoding": (
+        "a.csv",
+        "text,label,site\nMaria,no,North\nMüdigkeit,no,North\n".encode("latin-1"),
+        r"a.csv, line 3: expected UTF-8 text, byte 32 is in another encoding; save it as UTF-8",
+    ),
+    "utf-16": (
+        "a.csv",
+        "text,label,site\nMaria,no,N\n".encode("utf-16"),
+        r"line 1: expected UTF-8",
+    ),
+    "missing column": (
+        "a.csv",
+        b"txt,label,site\nMaria,no,North\n",
+        r"expected a column 'text', got txt, label, site; did you mean 'txt'\?; name your columns",
+    ),
+    "no header": ("a.csv", b"Maria M,1,North\n", r"expected a column 'text', got 3 columns with"),
+    "semicolons": ("a.csv", b"text;label;site\nMaria;1;N\n", r"column 'text', got 1 columns with"),
+    "column twice": ("a.csv", b"text,text,label,site\n", r"the column 'text' occurs 2 times"),
+    "ragged": (
+        "a.csv",
+        b"text,label,site\nMaria, 63,no,North\n",
+        r"line 2: expected 3 fields as in the header, got 4",
+    ),
+    "open quote": (
+        "a.csv",
+        b'text,label,site\n"Maria,no,North\n',
+        r"line 2: the quotes of a field",
+    ),
+    "empty file": ("a.csv", b"", r"expected a column 'text', got no columns"),
+    "empty text": ("a.csv", b"text,label,site\n ,no,North\n", r"site North: .*'text', row 1: exp"),
+    "empty label": ("a.csv", b"text,label,site\nMaria,,North\n", r"'label', row 1:.*got nothing"),
+    "empty site": ("a.csv", b"text,label,site\nMaria,no,\n", r"'site', row 1:.*got nothing"),
+    "text as site": (
+        "a.csv",
+        b"text,label,site\nx,no," + b"Maria was here " * 9 + b"\n",
+        r"'site', row 1:.*got a value of 134 characters",
+    ),
+    "not json": ("a.jsonl", JSON.encode() + b"{Maria\n", r"line 2: not JSON; expected one"),
+    "json nesting": ("a.jsonl", b"[" * 100000, r"line 1: not JSON"),
+    "json number": ("a.jsonl", b'{"label": ' + b"9" * 5000 + b"}", r"line 1: not JSON"),
+    "json list": ("a.jsonl", b'["Maria"]\n', r"line 1: expected a JSON object, got list"),
+    "json key": (
+        "a.jsonl",
+        JSON.encode() + b'{"text": "Maria"}',
+        r"line 2: expected a column 'lab",
+    ),
+    "json type": (
+        "a.jsonl",
+        b'{"text":["Maria"],"label":1,"site":"N"}',
+        r"expected text, got a li",
+    ),
+    "json label": ("a.jsonl", b'{"text":"Maria","label":1.5,"site":"N"}', r"whole number\), got a"),
+    "json null": ("a.jsonl", b'{"text":"Maria","label":null,"site":"N"}', r"got nothing"),
+    "surrogate": ("a.jsonl", rb'{"text":"Maria\ud800","label":1,"site":"N"}', r"surrogate pair"),
+    "not parquet": ("a.parquet", b"Maria, 63", r"not a readable Parquet file"),
+    "unknown kind": ("a.xlsx", b"Maria", r"expected a file ending in .csv, .*got '.xlsx'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_without_content(case: str, tmp_path: Path) -> None:
+    name, content, message = BAD[case]
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(DataError, match=message) as caught:
+        read(tmp_path / name)
+
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named_with_its_full_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(DataError, match=f"data file not found: {tmp_path}/nothing.csv"):
+        read(Path("nothing.csv"))
+
+
+def test_a_parquet_file_without_the_column(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"txt": ["Maria"], "label": [1]}), tmp_path / "a.parquet")
+
+    with pytest.raises(DataError, match=r"expected a column 'text', got txt, label"):
+        read(tmp_path / "a.parquet")
+
+
+def test_a_folder_that_datasets_did_not_write(tmp_path: Path) -> None:
+    (tmp_path / "dataset_info.json").write_text("{Maria")
+
+    with pytest.raises(DataError, match="is not a folder written by `datasets`"):
+        read(tmp_path)
+
+
+def test_an_unknown_class_in_a_folder(tmp_path: Path) -> None:
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
+    Dataset.from_dict({"text": ["a"], "label": [-1]}, features).save_to_disk(tmp_path / "folder")
+
+    with pytest.raises(DataError, match=r"'label', row 1:.*got nothing"):
+        read(tmp_path / "folder", partition="iid")
+
+
+def test_a_very_long_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"text,label,site\n{'x ' * 200_000},1,N\n")
+
+    assert len(read(tmp_path / "a.csv").texts[0]) == 400_000
