@@ -1,12 +1,18 @@
 """A site with the real tiny encoder: every action, seeds, faults, and what leaves the building."""
 
 import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from transformers import modeling_utils
 
+import client_app
 from client_app.data import SiteData
 from client_app.models import load_resident
 from client_app.site import LocalSite
@@ -283,3 +289,34 @@ def test_threads_are_put_back(site, initial):
 
     assert ok(description).description["threads"] == before + 1
     assert torch.get_num_threads() == before
+
+
+OTHER_PROCESS = """
+import sys, torch
+from tests_site import ok, run, make_config, make_data
+from client_app.site import LocalSite
+from fedapp.exchange import Action
+torch.rand(5)
+site = LocalSite(make_data())
+adapter = ok(run(site, Action.INITIAL)).payloads["adapter"].unpack()
+reply = ok(run(site, config=make_config(**{"lora.dropout": 0.2}), adapter=adapter))
+print(reply.payloads["adapter"].unpack().digest())
+"""
+
+
+@pytest.mark.slow
+def test_another_process_computes_the_same_bits(site, tmp_path):
+    shutil.copy(__file__, tmp_path / "tests_site.py")
+    root = Path(client_app.__file__).parents[1]
+    adapter = ok(run(site, Action.INITIAL)).payloads["adapter"].unpack()
+    reply = ok(run(site, config=make_config(**{"lora.dropout": 0.2}), adapter=adapter))
+
+    other = subprocess.run(
+        [sys.executable, "-c", OTHER_PROCESS],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}", "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert other.stdout.split()[-1] == reply.payloads["adapter"].unpack().digest()

@@ -1,0 +1,231 @@
+"""Time of one local training step against a plain minimal PEFT loop on the same batches.
+
+Usage:
+    .venv/bin/python -m benchmarks.step_time
+    .venv/bin/python -m benchmarks.step_time --repetitions 9 --steps 6 --device cuda
+
+Every repetition runs the plain loop and each method once, in an order that rotates, and gives one
+ratio per method; the result is their median, for wall time and, on a CPU, for processor time, which
+other processes on the machine disturb less. Both loops start from the same weights and must end
+with the same mean loss, else the comparison is refused. Results: benchmarks/results/step_time.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForSequenceClassification
+
+from client_app.batching import batches
+from client_app.data import load_site, site_names
+from client_app.models import load_resident
+from client_app.runtime import compute_settings
+from client_app.training import train
+from fedapp.config import RunConfig
+from fedapp.registry import METHODS, load_half
+from fedapp.seeds import derive_seed
+
+RESULT = Path(__file__).resolve().parent / "results" / "step_time.json"
+LIMITS = {"fedavg": 1.03, "subspace-reg": 1.05, "fedsvd": None}
+
+
+class Bench:
+    """One site's training items, our resident model, and a plain PEFT model of the same weights."""
+
+    def __init__(self, config: RunConfig, steps: int) -> None:
+        self.config, self.steps = config, steps
+        self.data = load_site(config, site_names(config)[0])
+        self.resident = load_resident(config, self.data.label_map)
+        self.items = self.resident.task.prepare(self.data.splits["train"])
+        self.initial = self.resident.parameters.initial(config.seed)
+        base = AutoModelForSequenceClassification.from_pretrained(
+            self.resident.source.path, num_labels=len(self.data.label_map)
+        )
+        ours = self.resident.peft_config
+        lora = LoraConfig(
+            r=config.lora.rank,
+            lora_alpha=config.lora.alpha,
+            target_modules=list(config.lora.targets),
+            modules_to_save=ours["modules_to_save"],
+            task_type="SEQ_CLS",
+        )
+        self.plain_model = get_peft_model(base, lora).to(self.resident.device)
+        order = batches(self.items, config.train.batch_size, derive_seed(config.seed, "epoch", 0))[
+            :steps
+        ]
+        self.tensors = [
+            self.resident.task.collate([self.items[i] for i in batch]) for batch in order
+        ]
+
+    def ours(self, method: str) -> float:
+        """Run our loop; returns its mean loss."""
+        parameters = self.resident.parameters
+        rule = load_half(METHODS[method].client)(self.config, parameters)
+        rule.begin({"adapter": self.initial}, {}, self.steps)
+        return train(
+            self.resident,
+            self.items,
+            rule,
+            self.config,
+            seed=self.config.seed,
+            first_step=0,
+            total_steps=self.steps,
+            epochs=1,
+        ).loss
+
+    def plain(self) -> float:
+        """Run what a tutorial would do, on batches that are padded already."""
+        model, device = self.plain_model, self.resident.device
+        torch.manual_seed(derive_seed(self.config.seed, "dropout"))  # the same dropout as ours
+        model.train()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        train_settings = self.config.train
+        optimizer = torch.optim.AdamW(
+            trained, lr=train_settings.learning_rate, weight_decay=train_settings.weight_decay
+        )
+        total = torch.zeros((), device=device)
+        for batch in self.tensors:
+            loss = model(**{key: value.to(device) for key, value in batch.items()}).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, train_settings.clip_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            total += loss.detach()
+        return float(total) / self.steps
+
+    def reset(self) -> None:
+        """Give both models the initial adapter."""
+        self.resident.parameters.load(self.initial)
+        self.plain_model.load_state_dict(self.resident.model.state_dict())
+
+    def measure(self, run: Callable[[], float]) -> tuple[float, float, float]:
+        """Return wall seconds, processor seconds and mean loss of a run from the start."""
+        self.reset()
+        self._wait()
+        wall, cpu = time.perf_counter(), time.process_time()
+        loss = run()
+        self._wait()
+        return time.perf_counter() - wall, time.process_time() - cpu, loss
+
+    def _wait(self) -> None:
+        if self.resident.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--model", default="embedded:minilm")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    config = RunConfig.from_flat(
+        {
+            "seed": args.seed,
+            "model.source": args.model,
+            "train.device": args.device,
+            "train.threads": args.threads,
+            "train.max-steps": args.steps,
+        }
+    )
+    bench = Bench(config, args.steps)
+    load_before = os.getloadavg()
+    with compute_settings(config.train, bench.resident.device):
+        runs = repeat(bench, args.repetitions)
+    result = {
+        "benchmark": "seconds of a training step / plain PEFT loop, same batches",
+        "results": {method: summarise(runs, method, args.steps) for method in ("plain", *LIMITS)},
+        "repetitions": args.repetitions,
+        "steps_per_repetition": args.steps,
+        "seed": args.seed,
+        "config": config.to_flat(),
+        "site": bench.data.site,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "peft": peft.__version__,
+        },
+        "machine": {
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "threads": args.threads,
+            "device": str(bench.resident.device),
+            "load_average_before": load_before,
+            "load_average_after": os.getloadavg(),
+        },
+    }
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["results"], indent=1))
+    print(f"written to {RESULT}")
+
+
+def repeat(bench: Bench, repetitions: int) -> dict[str, list[tuple[float, float]]]:
+    """Return wall and processor seconds of every repetition, after one that is thrown away."""
+    variants: dict[str, Callable[[], float]] = {"plain": bench.plain}
+    for method in LIMITS:
+        variants[method] = lambda method=method: bench.ours(method)
+    names = list(variants)
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for repetition in range(repetitions + 1):
+        losses: dict[str, float] = {}
+        for k in range(len(names)):
+            name = names[(repetition + k) % len(names)]
+            wall, cpu, losses[name] = bench.measure(variants[name])
+            if repetition:
+                runs[name].append((wall, cpu))
+        if abs(losses["plain"] - losses["fedavg"]) > 1e-4:
+            raise SystemExit(f"the loops do not do the same work: mean losses {losses}")
+        print(f"repetition {repetition} of {repetitions}", flush=True)
+    return runs
+
+
+def summarise(
+    runs: dict[str, list[tuple[float, float]]], method: str, steps: int
+) -> dict[str, Any]:
+    """Return the medians of one method."""
+    walls, cpus = zip(*runs[method], strict=True)
+    summary: dict[str, Any] = {"step_seconds_median": statistics.median(walls) / steps}
+    if method == "plain":
+        return summary
+    plain_walls, plain_cpus = zip(*runs["plain"], strict=True)
+    ratios = [a / b for a, b in zip(walls, plain_walls, strict=True)]
+    summary |= {
+        "limit": LIMITS[method],
+        "ratio_wall_median": statistics.median(ratios),
+        "ratio_wall_all": ratios,
+        "ratio_processor_median": statistics.median(
+            a / b for a, b in zip(cpus, plain_cpus, strict=True)
+        ),
+    }
+    return summary
+
+
+def processor() -> str:
+    """Name of the CPU, or of its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+if __name__ == "__main__":
+    main()
