@@ -149,11 +149,10 @@ def _ask_nodes(grid: Grid, config: RunConfig, tick: Callable[[], None] | None) -
                 )
                 for node in new
             ]
+            asked = time.time()
             grid.push_messages(messages)
             known.update(new)
-            pending |= {
-                m.metadata.message_id: (m.metadata.dst_node_id, time.time()) for m in messages
-            }
+            pending |= {m.metadata.message_id: (m.metadata.dst_node_id, asked) for m in messages}
         for message in grid.pull_messages(sorted(pending)) if pending else ():
             entry = pending.pop(message.metadata.reply_to_message_id, None)
             if entry is not None:

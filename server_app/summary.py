@@ -80,10 +80,10 @@ def render(summary: Mapping[str, Any], width: int = 110) -> str:
     """Return the final table as text: site x phase x (accuracy, AUC, F1), mean and worst."""
     phases = [phase for phase in PHASES if phase in summary["mean"] or summary["held_out"]]
     table = Table(title="Test metrics of the final models", title_justify="left")
-    table.add_column("site")
+    table.add_column("site", no_wrap=True)
     for phase in phases:
-        for short in _SHOWN.values():
-            table.add_column(f"{phase}\n{short}", justify="right")
+        for number, short in enumerate(_SHOWN.values()):
+            table.add_column(f"{'' if number else phase}\n{short}", justify="right", no_wrap=True)
     for site, row in summary["sites"].items():
         table.add_row(site, *_cells(row, phases))
     for site, row in summary["held_out"].items():

@@ -1,0 +1,283 @@
+"""An interrupted run that is resumed equals one that was never interrupted, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_federation import HOSPITALS, FakeGrid
+
+from fedapp.config import RunConfig
+from fedapp.errors import CheckpointError
+from fedapp.results import RunFolder
+from server_app import checkpoint as checkpoint_module
+from server_app import rounds as rounds_module
+from server_app import training_round
+from server_app.app import run
+from server_app.checkpoint import newest_checkpoint
+
+Settings = Callable[..., RunConfig]
+METHODS = ("fedavg", "svd", "fedsvd", "subspace-reg")
+
+
+class Interrupted(BaseException):
+    """Stands for a kill: nothing in the product catches it by name."""
+
+
+def _stop(*args: Any, **kwargs: Any) -> Any:
+    raise Interrupted
+
+
+def _before_send(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
+    def at_round_2(messages: list[Any]) -> None:
+        if messages[0].metadata.group_id == "2":
+            _stop()
+
+    grid.before_push = at_round_2
+
+
+def _while_collecting(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
+    def at_round_2() -> None:
+        if (2, "Hungary") in grid.trained():
+            _stop()
+
+    grid.before_pull = at_round_2
+
+
+def _after_validation(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
+    original = training_round.TrainingRound._merge
+
+    def at_round_2(self: Any, round: int, *args: Any) -> Any:
+        return _stop() if round == 2 else original(self, round, *args)
+
+    patch.setattr(training_round.TrainingRound, "_merge", at_round_2)
+
+
+def _before_checkpoint(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
+    original = rounds_module.write_checkpoint
+
+    def at_round_2(folder: Path, checkpoint: Any, keep: int) -> Any:
+        return _stop() if checkpoint.round == 2 else original(folder, checkpoint, keep)
+
+    patch.setattr(rounds_module, "write_checkpoint", at_round_2)
+
+
+def _during_checkpoint(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
+    """As a kill leaves it: half of the files in a temporary folder."""
+
+    def at_round_2(target: Path, fill: Callable[[Path], None]) -> None:
+        if target.name == "round-000002":
+            temporary = target.parent / f".{target.name}.abc"
+            temporary.mkdir()
+            (temporary / "state.json").write_text('{"format": 1, "round"')
+            _stop()
+        original(target, fill)
+
+    original = checkpoint_module.write_folder
+    patch.setattr(checkpoint_module, "write_folder", at_round_2)
+
+
+def _between_rounds(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
+    original = rounds_module.RoundLoop._round
+
+    def after_round_2(self: Any, round: int, roster: Any) -> None:
+        return _stop() if round == 3 else original(self, round, roster)
+
+    patch.setattr(rounds_module.RoundLoop, "_round", after_round_2)
+
+
+def _in_the_baseline(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rounds_module.RoundLoop, "_final_test", _stop)
+
+
+POINTS = {
+    "before send": _before_send,
+    "while collecting": _while_collecting,
+    "after validation": _after_validation,
+    "before checkpoint": _before_checkpoint,
+    "during checkpoint": _during_checkpoint,
+    "between rounds": _between_rounds,
+    "after the baseline": _in_the_baseline,
+}
+
+
+def _interrupt(config: RunConfig, point: Callable[..., None]) -> RunFolder:
+    folder, grid = RunFolder.create(config), FakeGrid()
+    with pytest.MonkeyPatch.context() as patch:
+        point(grid, patch)
+        with pytest.raises(Interrupted):
+            run(grid, config, folder, 1)
+    return folder
+
+
+def _resume(folder: RunFolder, config: RunConfig, grid: FakeGrid | None = None) -> RunFolder:
+    again = config.with_changes({"resume": str(folder.path)})
+    reopened = RunFolder.open(folder.path)
+    run(grid or FakeGrid(), again, reopened, 2)
+    return reopened
+
+
+def _comparable(folder: RunFolder) -> list[dict[str, Any]]:
+    """Rows without times, which no two runs share."""
+    return [
+        {key: value for key, value in row.items() if key != "seconds"}
+        for row in folder.read_metrics()
+    ]
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("method", METHODS)
+def test_resume_is_bit_identical(settings: Settings, method: str, point: str) -> None:
+    common = {"method": method, "federation__fraction": 0.75}
+    whole = RunFolder.create(settings(name="whole", **common))
+    run(FakeGrid(), settings(name="whole", **common), whole, 1)
+
+    config = settings(name="parts", **common)
+    parts = _resume(_interrupt(config, POINTS[point]), config)
+
+    summaries = [json.loads(f.summary_file.read_text()) for f in (whole, parts)]
+    assert summaries[0]["adapter_digest"] == summaries[1]["adapter_digest"]
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        assert (whole.adapter / name).read_bytes() == (parts.adapter / name).read_bytes()
+    assert _comparable(whole) == _comparable(parts)
+    for key in ("sites", "mean", "worst", "training_seconds", "bytes_up"):
+        assert summaries[0][key] == summaries[1][key]
+    assert parts.read_status() == {
+        "state": "completed",
+        "error": None,
+        "exit_code": 0,
+        "run_id": 2,
+    }
+
+
+def test_a_run_killed_twice_still_ends_the_same(settings: Settings) -> None:
+    whole = RunFolder.create(settings(name="whole"))
+    run(FakeGrid(), settings(name="whole"), whole, 1)
+    config = settings(name="parts")
+    folder = _interrupt(config, _before_send)
+    with pytest.MonkeyPatch.context() as patch:
+        _between_rounds(FakeGrid(), patch)
+        with pytest.raises(Interrupted):
+            _resume(folder, config)
+
+    _resume(folder, config)
+
+    assert _comparable(whole) == _comparable(folder)
+
+
+def test_resuming_trains_only_what_is_left(settings: Settings) -> None:
+    config, grid = settings(), FakeGrid()
+    folder = _interrupt(config, _between_rounds)
+
+    _resume(folder, config, grid)
+
+    assert {round for round, _ in grid.trained()} == {3}
+
+
+def test_a_corrupt_checkpoint_is_named_and_the_one_before_used(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = RunFolder.create(settings(name="whole"))
+    run(FakeGrid(), settings(name="whole"), whole, 1)
+    config, grid = settings(name="parts"), FakeGrid()
+    folder = _interrupt(config, _between_rounds)
+    state = folder.checkpoint / "round-000002" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-1] + b"\x00")
+    capsys.readouterr()
+
+    _resume(folder, config, grid)
+
+    text = capsys.readouterr().out
+    assert "checkpoint round-000002 is damaged: state.safetensors" in text
+    assert "resumed after round 1 of 3" in text
+    assert _comparable(whole) == _comparable(folder)
+
+
+def test_another_setting_is_named(settings: Settings) -> None:
+    folder = _interrupt(settings(), _between_rounds)
+
+    with pytest.raises(CheckpointError, match=r"'train.learning-rate' is 0.5, but the run to"):
+        _resume(folder, settings(train__learning_rate=0.5))
+    assert folder.read_status()["exit_code"] == 6
+
+
+@pytest.mark.parametrize(
+    "change", [{"federation__progress_interval": 99.0}, {"output_dir": "/elsewhere"}]
+)
+def test_a_setting_without_influence_may_differ(settings: Settings, change: dict[str, Any]) -> None:
+    config = settings()
+    folder = _interrupt(config, _between_rounds)
+
+    _resume(
+        folder,
+        config.with_changes({k.replace("__", ".").replace("_", "-"): v for k, v in change.items()}),
+    )
+
+    assert folder.read_status()["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"base_model_digest": "c" * 64}, "the base model of the sites is ccc"),
+        ({"label_map": ["ill", "healthy"]}, "the label map of the sites is"),
+    ],
+)
+def test_other_models_or_labels_are_refused(
+    settings: Settings, change: dict[str, Any], sentence: str
+) -> None:
+    folder = _interrupt(settings(), _between_rounds)
+    grid = FakeGrid()
+    for site in grid.sites.values():
+        site.changes = change
+
+    with pytest.raises(CheckpointError, match=sentence):
+        _resume(folder, settings(), grid)
+
+
+def test_other_sites_or_records_are_refused(settings: Settings) -> None:
+    folder = _interrupt(settings(), _between_rounds)
+
+    with pytest.raises(CheckpointError, match=r"site Hungary: its records are .*61"):
+        _resume(folder, settings(), FakeGrid({**HOSPITALS, "Hungary": 61}))
+    with pytest.raises(CheckpointError, match=r"site Basel: .* no such site"):
+        _resume(folder, settings(), FakeGrid({**HOSPITALS, "Basel": 9}))
+
+
+def test_metrics_that_lost_rows_are_refused(settings: Settings) -> None:
+    folder = _interrupt(settings(), _between_rounds)
+    folder.metrics_file.write_text("")
+
+    with pytest.raises(CheckpointError, match="restore the file or start a new run"):
+        _resume(folder, settings())
+
+
+def test_no_checkpoint_no_resume(settings: Settings) -> None:
+    folder = _interrupt(settings(), _between_rounds)
+    shutil.rmtree(folder.checkpoint)
+
+    with pytest.raises(CheckpointError, match=r"no usable checkpoint in .*there is none"):
+        _resume(folder, settings())
+
+
+def test_a_full_disk_is_one_sentence(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, grid = settings(), FakeGrid()
+    folder = RunFolder.create(config)
+    original = checkpoint_module.write_folder
+
+    def full(target: Path, fill: Callable[[Path], None]) -> None:
+        if target.name == "round-000002":
+            raise OSError(28, "No space left on device")
+        original(target, fill)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_module, "write_folder", full)
+        with pytest.raises(CheckpointError, match=r"round 2: .*No space left on device; earlier"):
+            run(grid, config, folder, 1)
+    assert newest_checkpoint(folder.checkpoint).round == 1
+    _resume(folder, config)
+    assert folder.read_status()["state"] == "completed"

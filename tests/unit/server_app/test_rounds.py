@@ -1,0 +1,223 @@
+"""The whole loop on a federation in this process."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from statistics import fmean
+
+import numpy as np
+import pytest
+from fake_federation import HOSPITALS, FakeGrid, initial_adapter, silent
+
+from fedapp.adapter import Adapter
+from fedapp.config import RunConfig
+from fedapp.exchange import Action
+from fedapp.peft_format import load_peft
+from fedapp.results import RunFolder
+
+Finished = Callable[..., RunFolder]
+Settings = Callable[..., RunConfig]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "svd", "fedsvd", "subspace-reg"])
+def test_a_run_leaves_everything_the_contract_names(finished: Finished, method: str) -> None:
+    folder = finished(method=method)
+
+    status = json.loads(folder.status_file.read_text())
+    assert status == {"state": "completed", "error": None, "exit_code": 0, "run_id": 11}
+    assert (folder.path.parent / "latest").resolve() == folder.path
+    summary = json.loads(folder.summary_file.read_text())
+    assert list(summary["sites"]) == sorted(HOSPITALS)
+    for phases in summary["sites"].values():
+        assert set(phases) == {"local-only", "received", "personal"}
+    assert load_peft(folder.adapter).digest() == summary["adapter_digest"]
+    assert json.loads(folder.config_file.read_text())["settings"]["method"] == method
+
+
+def test_the_factors_are_the_weighted_means_of_a_plain_loop(
+    finished: Finished, settings: Settings
+) -> None:
+    folder = finished(federation__rounds=2)
+
+    config, grid = settings(federation__rounds=2), FakeGrid()
+    model = initial_adapter(config)
+    for round in (1, 2):
+        updates = {
+            name: site._train(_instruction(config, round), model)
+            for name, site in grid.sites.items()
+        }
+        arrays = {name: dict(update.arrays()) for name, update in updates.items()}
+        total = sum(HOSPITALS.values())
+        mean = {
+            key: sum(HOSPITALS[name] / total * arrays[name][key].astype(float) for name in arrays)
+            for key, _ in model.arrays()
+        }
+        model = model.map(lambda key, _, mean=mean: mean[key].astype(np.float32))
+    result = dict(load_peft(folder.adapter).arrays())
+    for key, array in model.arrays():
+        np.testing.assert_allclose(result[key], array, rtol=2e-6, atol=1e-7)
+
+
+def test_rows_have_the_agreed_keys(finished: Finished) -> None:
+    folder = finished()
+
+    rows = folder.read_metrics()
+    common = {"round", "site", "phase", "accuracy", "loss", "examples", "bytes_up", "bytes_down"}
+    assert all(common | {"seconds"} <= set(row) for row in rows)
+    federation = [row for row in rows if row["site"] is None]
+    assert [row["round"] for row in federation] == [1, 2, 3]
+    for row in federation:
+        personal = [
+            r["accuracy"]
+            for r in rows
+            if r["round"] == row["round"]
+            and r["phase"] == "personal"
+            and r["split"] == "validation"
+        ]
+        assert len(personal) == 4
+        assert row["accuracy"] == pytest.approx(fmean(personal))
+        assert row["replies"] == 4
+        assert row["training_seconds"] == pytest.approx(0.8)
+        assert row["bytes_up"] > 0
+        assert row["bytes_down"] == row["bytes_up"]
+        assert "cancellation" in row
+    tests = [(row["site"], row["phase"]) for row in rows if row.get("split") == "test"]
+    assert len(tests) == len(set(tests)) == 12  # one row per site and phase
+    assert all(row["round"] == 3 for row in rows if row.get("split") == "test")
+
+
+def test_the_summary_adds_up(finished: Finished) -> None:
+    summary = json.loads(finished().summary_file.read_text())
+
+    for phase in ("local-only", "received", "personal"):
+        accuracies = {site: row[phase]["accuracy"] for site, row in summary["sites"].items()}
+        assert summary["mean"][phase]["accuracy"] == pytest.approx(fmean(accuracies.values()))
+        worst = min(accuracies, key=accuracies.__getitem__)
+        assert summary["worst"][phase]["site"] == worst
+    assert summary["training_seconds"] == pytest.approx(3 * 4 * 0.2 + 4 * 0.2)
+    assert summary["rounds"] == 3
+    assert summary["status"] == "completed"
+    assert summary["versions"]["torch"] == "2.13.0+cpu"
+
+
+def test_held_out_sites_never_train_and_are_tested(finished: Finished) -> None:
+    grid = FakeGrid()
+    folder = finished(grid, federation__held_out="Hungary")
+
+    assert not grid.sites["Hungary"].trained
+    assert not [i for i in grid.sent if i.site == "Hungary" and i.action is Action.LOCAL_ONLY]
+    summary = json.loads(folder.summary_file.read_text())
+    assert set(summary["held_out"]) == {"Hungary"}
+    assert set(summary["held_out"]["Hungary"]) == {"received"}
+    assert "Hungary" not in summary["sites"]
+
+
+def test_the_largest_sites_are_asked_first(finished: Finished) -> None:
+    grid = FakeGrid()
+    finished(grid, federation__rounds=1)
+
+    order = [site for _, site in grid.trained()]
+    assert order == sorted(HOSPITALS, key=lambda site: -HOSPITALS[site])
+
+
+def test_two_nodes_host_four_sites(finished: Finished) -> None:
+    whole = json.loads(finished(FakeGrid(), name="a").summary_file.read_text())
+    shared = json.loads(finished(FakeGrid(nodes=2), name="b").summary_file.read_text())
+
+    assert shared["adapter_digest"] == whole["adapter_digest"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "svd", "fedsvd", "subspace-reg"])
+def test_the_order_of_arrival_does_not_change_a_bit(finished: Finished, method: str) -> None:
+    plain = finished(FakeGrid(), name="a", method=method)
+    turned = finished(FakeGrid(order=lambda m: m[::-1]), name="b", method=method)
+
+    assert load_peft(plain.adapter).digest() == load_peft(turned.adapter).digest()
+
+
+def test_sampled_sites_bring_their_test_metrics_in_every_round(finished: Finished) -> None:
+    grid = FakeGrid()
+    folder = finished(grid, federation__fraction=0.5, federation__rounds=4)
+
+    trained = {site for _, site in grid.trained()}
+    assert [len([1 for r, _ in grid.trained() if r == round]) for round in (1, 2, 3, 4)] == [2] * 4
+    summary = json.loads(folder.summary_file.read_text())
+    assert {s for s, row in summary["sites"].items() if "personal" in row} == trained
+
+
+def test_without_a_local_baseline_none_is_asked_for(finished: Finished) -> None:
+    grid = FakeGrid()
+    folder = finished(grid, federation__local_only=False)
+
+    assert not [i for i in grid.sent if i.action is Action.LOCAL_ONLY]
+    assert set(json.loads(folder.summary_file.read_text())["mean"]) == {"received", "personal"}
+
+
+def test_a_site_that_misses_the_final_test_is_named(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = FakeGrid()
+    grid.inject("Hungary", silent, round=3, action=Action.EVALUATE)
+    folder = finished(grid)
+
+    summary = json.loads(folder.summary_file.read_text())
+    assert summary["missing"] == {"Hungary evaluate": "no reply within 0.3 s"}
+    assert "received" not in summary["sites"]["Hungary"]
+    assert "Hungary" in capsys.readouterr().out
+
+
+def test_the_run_prints_its_folder_twice_and_the_table(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = finished()
+
+    text = capsys.readouterr().out
+    assert text.count(f"run folder: {folder.path}") == 2
+    for word in [*HOSPITALS, "mean", "worst", "local-only", "received", "personal", "AUC", "F1"]:
+        assert word in text
+
+
+def test_a_failing_report_does_not_fail_the_run(
+    finished: Finished, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: object) -> None:
+        raise ValueError("no fonts")
+
+    monkeypatch.setattr("fedapp.report.write_report", broken)
+    folder = finished()
+
+    assert folder.read_status()["state"] == "completed"
+    assert "the report was not written (ValueError: no fonts)" in capsys.readouterr().out
+
+
+def test_sites_do_not_learn_the_coordinators_paths(finished: Finished) -> None:
+    grid = FakeGrid()
+    finished(grid)
+
+    assert {i.config.output_dir for i in grid.sent} == {""}
+
+
+def test_metrics_that_are_not_finite_never_reach_the_files(finished: Finished) -> None:
+    grid = FakeGrid()
+
+    def not_a_number(instruction, reply):  # type: ignore[no-untyped-def]
+        metrics = {key: {**m, "loss": math.nan} for key, m in reply.metrics.items()}
+        return type(reply)(**{**reply.__dict__, "metrics": metrics})
+
+    grid.inject("Hungary", not_a_number, round=3)
+    folder = finished(grid)
+
+    text = folder.metrics_file.read_text() + folder.summary_file.read_text()
+    assert "NaN" not in text
+
+
+def _instruction(config: RunConfig, round: int):  # type: ignore[no-untyped-def]
+    from fedapp.exchange import Instruction
+
+    return Instruction(Action.TRAIN, "", config, round)
+
+
+def _digest(adapter: Adapter) -> str:
+    return adapter.digest()
