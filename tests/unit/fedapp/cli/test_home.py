@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedapp.cli.home import Busy, Home, locked
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def test_two_projects_of_one_name_have_different_homes(tmp_path: Path) -> None:
+    first, second = Home.of(tmp_path / "a" / "app"), Home.of(tmp_path / "b" / "app")
+    assert first.path != second.path
+    assert first.path.name.startswith("app-")
+
+
+def test_a_project_has_one_home_however_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "app")
+    assert Home.of(tmp_path / "app" / ".." / "link") == Home.of(tmp_path / "app")
+
+
+def test_the_home_is_private_and_its_working_directory_empty(tmp_path: Path) -> None:
+    home = Home.of(tmp_path)
+    assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+    assert not list(home.neutral.iterdir())
+
+
+def test_a_held_lock_names_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path), pytest.raises(Busy, match=f"^{os.getpid()}$"), locked(path, wait=False):
+        pass
+    with locked(path, wait=False):
+        pass
