@@ -157,8 +157,8 @@ def _weakest(run: RunData, sites: Sequence[str]) -> list[str]:
 
 def _guide(has_local_only: bool, has_test: bool, weakest: int | None) -> Html:
     entries = [
-        ("received", "federated model, as received that round"),
-        ("personal", "personal: after that round's training"),
+        ("received", "federated, as received that round"),
+        ("personal", "personal, after that round's training"),
     ]
     if has_local_only:
         entries.append(("local-only", "trained alone, at its end"))

@@ -296,17 +296,11 @@ model = PeftModel.from_pretrained(base, "adapter")"""
 
 def _base(run: RunData) -> str:
     """The base model as a Python literal."""
-    source = str(_told(run, "base_model") or run.settings.get("model.source", ""))
+    source = str(run.told("base_model") or run.settings.get("model.source", ""))
     if source and not source.startswith("embedded:"):
         return repr(source.partition("@")[0])
     return "base_model_name_or_path"  # as in adapter_config.json
 
 
 def _labels(run: RunData) -> str:
-    labels = _told(run, "label_map")
-    return f", num_labels={len(labels)}" if isinstance(labels, list) else ""
-
-
-def _told(run: RunData, key: str) -> object:
-    """What every site said alike in the handshake."""
-    return next((told[key] for told in run.descriptions.values() if key in told), None)
+    return f", num_labels={run.classes}" if run.classes else ""

@@ -109,6 +109,16 @@ class RunData:
         seen = {str(row["site"]) for row in self.site_rows} | set(self.sites)
         return sorted(seen - set(self.held_out))
 
+    @property
+    def classes(self) -> int | None:
+        """Number of classes, if the sites told it."""
+        labels = self.told("label_map")
+        return len(labels) if isinstance(labels, list) and labels else None
+
+    def told(self, key: str) -> Any:
+        """What every site said alike in the handshake, or None."""
+        return next((told[key] for told in self.descriptions.values() if key in told), None)
+
     def curve(self, site: str, phase: str, metric: str = "accuracy") -> list[tuple[int, float]]:
         """Validation values of a site over rounds."""
         points: dict[int, float] = {}

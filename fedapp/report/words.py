@@ -7,6 +7,7 @@ from fedapp.report.markup import Html, element, join, name
 from fedapp.report.run_data import RunData, number
 
 DASH = "–"
+ONE_CLASS = 1e-5  # metrics come as single-precision numbers
 LEVEL = 0.005  # accuracies closer than this are the same at two decimals, give or take
 PHASE_NAMES = {
     "local-only": "trained alone",
@@ -76,7 +77,12 @@ def result(run: RunData) -> list[Html]:
     if not ranked:
         return [element("p", "No hospital has reported an accuracy yet.")]
     paragraphs = [_mean_sentence(run, ranked), _worst_sentence(run)]
-    return [element("p", *paragraphs), element("p", *_noise(run, ranked))]
+    caution = _one_class(run)
+    return [
+        element("p", *paragraphs),
+        element("p", *_noise(run, ranked)),
+        *([element("p", caution)] if caution is not None else []),
+    ]
 
 
 def _mean_sentence(run: RunData, ranked: list[tuple[float, str]]) -> Html:
@@ -150,6 +156,46 @@ def _noise(run: RunData, ranked: list[tuple[float, str]]) -> list[Html]:
     parts.append(". ")
     verdict = _verdict(run, ranked)
     return [join(*parts), verdict] if verdict else [join(*parts)]
+
+
+def _one_class(run: RunData) -> Html | None:
+    """Name the models whose accuracy is only the share of one class.
+
+    A model that answers one of C classes throughout has recall 1 and precision ``a`` on it, so its
+    macro F1 is ``2 a / (1 + a) / C`` with ``a`` its accuracy; the reverse is all but certain.
+    """
+    classes = run.classes
+    if classes is None:
+        return None
+    found = []
+    for phase in run.phases():
+        sites = []
+        for site, phases in run.sites.items():
+            accuracy = number(phases.get(phase, {}).get("accuracy"))
+            f1 = number(phases.get(phase, {}).get("f1"))
+            if accuracy is None or f1 is None or not 0 < accuracy < 1:
+                continue
+            if abs(f1 - 2 * accuracy / (1 + accuracy) / classes) < ONE_CLASS:
+                sites.append(site)
+        if sites:
+            found.append((phase, sites))
+    if not found:
+        return None
+    where = [
+        join(
+            _SUBJECT[phase],
+            " at ",
+            join(*(join(", " if i else "", name(site)) for i, site in enumerate(sites[:5]))),
+            f" and {len(sites) - 5} more" if len(sites) > 5 else None,
+        )
+        for phase, sites in found
+    ]
+    return join(
+        element("strong", "One class only: "),
+        *(join("; " if i else "", part) for i, part in enumerate(where)),
+        " gave every example the same class, as accuracy and F1 together show. Such an accuracy is "
+        "the share of that class, not a skill; the AUC says more.",
+    )
 
 
 def _verdict(run: RunData, ranked: list[tuple[float, str]]) -> Html | None:

@@ -441,3 +441,19 @@ def test_hospitals_are_listed_as_they_described_themselves(page: Page) -> None:
     assert page.row("Cleveland", "hospitals") == ["Cleveland", "183", "61", "61", "cpu", notes]
     assert "num_labels=2" in page.text
     assert "all-MiniLM-L6-v2" in page.text
+
+
+def test_a_model_that_answers_one_class_is_called_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    # 25 records, 23 of class 1, all called 1: F1 = 2 TP / (2 TP + FP + FN) is 46/48 and 0.
+    f1 = (2 * 23 / (2 * 23 + 2) + 0) / 2
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["sites"]["Switzerland"]["received"] |= {
+        "accuracy": float(np.float32(23 / 25)),
+        "f1": float(np.float32(f1)),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    text = page_of(folder).text
+    said = "One class only: the federated model as received at Switzerland gave every example"
+    assert said in re.sub(r" +", " ", text)
+    assert "One class only" not in page_of(write_run(tmp_path / "other")).text
