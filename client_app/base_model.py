@@ -6,6 +6,7 @@ import importlib.util
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import BitsAndBytesConfig
 
@@ -51,7 +52,7 @@ def load_base(
     try:
         with quiet_transformers():
             model = task.load_base_model(source.path, **options)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         first = (str(error).strip() or type(error).__name__).splitlines()[0]

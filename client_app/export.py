@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,11 @@ def merge_into_base(run_folder: Path, target: Path) -> Path:
     neutral = {"model.quantization": "none", "train.device": "cpu", "train.precision": "fp32"}
     config = RunConfig.from_flat({**content["settings"], **neutral})
     source = resolve_model(config.model.source)
-    _check_base(content, source)
-    labels = _labels(config, content, source, adapter)
+    site: dict[str, Any] = next(
+        iter((content.get("sites") or {}).values()), {}
+    )  # what all sites agreed on
+    _check_base(site.get("base_model_digest"), source)
+    labels = _labels(site.get("label_map") or config.data.labels, source, adapter)
     task = build_task(config, labels, source)
     model = load_base(config, task, source, torch.device("cpu"))
     merge(model, adapter)
@@ -117,22 +120,20 @@ def _check_shape(name: str, shape: tuple[int, ...], parameter: nn.Parameter) -> 
         )
 
 
-def _check_base(content: Mapping[str, Any], source: ModelSource) -> None:
-    expected = content.get("base_model_digest")
+def _check_base(expected: str | None, source: ModelSource) -> None:
     if expected is not None and expected != source.digest:
         raise ConfigError(
             f"the base model in {source.path} has digest {source.digest[:12]}, but the run was "
-            f"made with {str(expected)[:12]}; provide the same model files"
+            f"made with {expected[:12]}; provide the same model files"
         )
 
 
-def _labels(
-    config: RunConfig, content: Mapping[str, Any], source: ModelSource, adapter: Adapter
-) -> list[str]:
+def _labels(labels: Sequence[str], source: ModelSource, adapter: Adapter) -> list[str]:
     """Return the labels' names as the run recorded them, or LABEL_0, ... if it did not."""
     count = _label_count(source, adapter)
-    labels = list(content.get("label_map") or config.data.labels)
-    return labels if len(labels) == count else [f"LABEL_{number}" for number in range(count)]
+    if len(labels) not in (0, count):
+        raise ConfigError(f"the run has {len(labels)} labels, but its adapter's head has {count}")
+    return list(labels) or [f"LABEL_{number}" for number in range(count)]
 
 
 def _label_count(source: ModelSource, adapter: Adapter) -> int:
