@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fedapp.report import plots
 from fedapp.report.intervals import wilson
@@ -50,7 +51,8 @@ DIAGNOSTICS = (
     Diagnostic(
         "overlap",
         "Overlap of subspaces",
-        "Do the hospitals' updates stay in the column space of the shared B? 1: the same space.",
+        "Do the updates stay in the column space of the shared B? 1: the same space; small steps "
+        "alone give that too.",
         {
             "root form, as in released code": "overlap",
             "squared form, as in the paper": "overlap_squared",
@@ -68,6 +70,14 @@ DIAGNOSTICS = (
         "Cosine of each hospital's update with the merged one, and of hospitals with each other.",
         {"hospital and merged": "client_global_cosine", "hospital and hospital": "pairwise_cosine"},
         low=-1.0,
+    ),
+    Diagnostic(
+        "merge",
+        "Merge error",
+        "Distance of the merged model from the exact mean of the hospitals' models, relative to "
+        "that mean.",
+        {"merged and exact": "merge_error"},
+        high=None,
     ),
 )
 
@@ -177,45 +187,62 @@ def _guide(has_local_only: bool, has_test: bool, weakest: int | None) -> Html:
 
 
 def diagnostics_section(run: RunData) -> Html | None:
-    """What the hospitals' updates have in common, over rounds."""
-    cards = []
-    for item in DIAGNOSTICS:
-        series = {
-            label: points for label, key in item.series.items() if (points := run.series(key))
-        }
-        if not series:
-            continue
-        roles = ("first", "second", "third")
-        svg = plots.diagnostic(
-            series,
-            key=f"diagnostic-{item.key}",
-            title=f"{item.title} over rounds",
-            low=item.low,
-            high=item.high,
-        )
-        cards.append(
-            _card(
-                item.title,
-                join(
-                    element("p", item.reading, class_="quiet"),
-                    _legend(list(zip(roles, series, strict=False))),
-                ),
-                svg,
-            )
-        )
+    """Loss, and what the hospitals' updates have in common, over rounds."""
+    cards = [card for card in (_loss(run), *map(partial(_diagnostic, run), DIAGNOSTICS)) if card]
     if not cards:
         return None
     note = (
-        "Computed from the updates before the merge, averaged over the adapted layers. The "
-        "vertical scales zoom on the data. An overlap near 1 can also just mean small steps."
+        "Computed from the updates as they arrive, before the merge, and averaged over the adapted "
+        "layers. The vertical scales zoom on the data. A number that is not defined, such as the "
+        "overlap in round 1 while the shared B is zero, is left out."
+    )
+    guide = element(
+        "div",
+        element("h3", "How to read the diagnostics"),
+        element("p", note, class_="quiet"),
+        class_="card guide",
     )
     return element(
         "section",
-        element("h2", "What the updates have in common", id="diagnostics"),
-        element("p", note, class_="quiet"),
-        element("div", *cards, class_="grid"),
+        element("h2", "Diagnostics", id="diagnostics"),
+        element("div", guide, *cards, class_="grid"),
         aria_labelledby="diagnostics",
     )
+
+
+def _loss(run: RunData) -> Html | None:
+    series = {
+        label: points
+        for label, phase, key in (
+            ("training", "personal", "train_loss"),
+            ("validation, as received", "received", "loss"),
+            ("validation, personal", "personal", "loss"),
+        )
+        if (points := _mean_series([run.curve(s, phase, key) for s in run.site_names]))
+    }
+    if not series:
+        return None
+    reading = "Mean over hospitals; the penalty of a method is not part of it."
+    item = Diagnostic("loss", "Loss", reading, {}, high=None)
+    return _diagnostic_card(item, series)
+
+
+def _diagnostic(run: RunData, item: Diagnostic) -> Html | None:
+    series = {label: points for label, key in item.series.items() if (points := run.series(key))}
+    return _diagnostic_card(item, series) if series else None
+
+
+def _diagnostic_card(item: Diagnostic, series: Mapping[str, plots.Series]) -> Html:
+    svg = plots.diagnostic(
+        series,
+        key=f"diagnostic-{item.key}",
+        title=f"{item.title} over rounds",
+        low=item.low,
+        high=item.high,
+    )
+    entries = list(zip(("first", "second", "third"), series, strict=False))
+    above = join(element("p", item.reading, class_="quiet"), _legend(entries))
+    return _card(item.title, above, svg)
 
 
 def cost_section(run: RunData) -> Html | None:

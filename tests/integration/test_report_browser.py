@@ -107,7 +107,7 @@ def test_no_console_errors_and_no_requests(browser: Any, report: Path) -> None:
 def test_plots_and_table_are_visible(browser: Any, report: Path) -> None:
     show(browser, report)
     plots = browser.find_elements("css selector", "svg[role=img]")
-    assert len(plots) == 1 + 5 + 3 + 2
+    assert len(plots) == 1 + 5 + 5 + 2
     for plot in plots:
         assert plot.is_displayed()
         assert plot.size["width"] > 250

@@ -96,6 +96,7 @@ def _round(
         "replies": len(sites), "retries": 0, "missing": {},
         "cancellation": 0.58 + 0.35 * progress, "cancellation_increment": 0.58 - 0.1 * progress,
         "client_global_cosine": 0.55 + 0.4 * progress, "pairwise_cosine": 0.28 + 0.55 * progress,
+        "merge_error": 0.21 - 0.15 * progress,
     }  # fmt: skip
     if round_ > 1:  # undefined while B is zero
         federation |= {
@@ -115,6 +116,7 @@ def _row(
         "accuracy": accuracy, "loss": 1.1 - 0.8 * accuracy, "auc": min(1.0, accuracy + 0.06),
         "f1": max(0.0, accuracy - 0.02), "examples": size,
         "bytes_up": PAYLOAD, "bytes_down": PAYLOAD, "seconds": 18.0,
+        **({"train_loss": 1.05 - 0.8 * accuracy, "steps": 12.0} if phase != "received" else {}),
     }  # fmt: skip
 
 

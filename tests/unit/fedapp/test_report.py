@@ -198,7 +198,7 @@ def test_words_do_not_cry_noise_when_the_gap_is_real(tmp_path: Path) -> None:
 
 def test_plots_are_named_and_described(finished: Path, page: Page) -> None:
     sites = len(HOSPITALS) - 1
-    assert page.count("svg", role="img") == 1 + sites + 3 + 2
+    assert page.count("svg", role="img") == 1 + sites + 5 + 2
     identifiers = [found["id"] for _, found in page.tags if "id" in found]
     assert len(identifiers) == len(set(identifiers))
     for tag, found in page.tags:
@@ -384,7 +384,7 @@ def test_sixty_four_hospitals_fold_away(tmp_path: Path) -> None:
     sites = {f"Hospital {number:02d}": 20 + number for number in range(64)}
     page = page_of(write_run(tmp_path / "run", sites=sites, rounds=3))
     assert sum(row[0] in sites for row in page.rows["results"] if row) == 64
-    assert page.count("svg", role="img") == 65 + 3 + 2
+    assert page.count("svg", role="img") == 65 + 5 + 2
     assert "The other 54 hospitals" in page.text
     assert page.count("div", class_="scroll tall") == 2
 
@@ -402,7 +402,7 @@ def test_hundreds_of_hospitals_stay_in_the_table(
     sites = {f"Hospital {number:03d}": 30 for number in range(40)}
     page = page_of(write_run(tmp_path / "run", sites=sites, rounds=1))
     assert sum(row[0] in sites for row in page.rows["results"] if row) == 40
-    assert page.count("svg", role="img") == 1 + 15 + 2 + 2
+    assert page.count("svg", role="img") == 1 + 15 + 4 + 2
     assert "The next 5 hospitals" in page.text
 
 
