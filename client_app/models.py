@@ -134,7 +134,9 @@ def _resident(
     config: RunConfig, base: nn.Module, task: Task, source: ModelSource, device: torch.device
 ) -> ResidentModel:
     model, peft_config = add_adapter(base, task, config.lora, source)
-    model.to(device).eval()
+    if config.model.quantization == "none":
+        model.to(device)  # packed weights are on their device and must not be moved
+    model.eval()
     settings = getattr(base, "config", None)
     parameters = AdapterParameters(model, float(getattr(settings, "initializer_range", 0.02)))
     return ResidentModel(model, task, parameters, device, source.digest, peft_config, source)

@@ -70,8 +70,9 @@ def fresh_modules(model: nn.Module, heads: Sequence[str]) -> list[str]:
         name: getattr(parameter, "_is_hf_initialized", False)
         for name, parameter in model.named_parameters()
     }
-    if not any(marks.values()):
-        return []  # not loaded by transformers (or quantised): nothing is known
+    quantised = any(not parameter.is_floating_point() for parameter in model.parameters())
+    if quantised or not any(marks.values()):
+        return []  # nothing is known: packing the weights drops the marks
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     fresh = [
         name

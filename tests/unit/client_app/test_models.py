@@ -167,3 +167,16 @@ def test_four_bit_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr(base_model.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install 'fedapp\[cuda\]'"):
         base_model._four_bit(torch.device("cuda", 0))
+
+
+@pytest.mark.gpu
+def test_four_bit_base_with_an_fp32_adapter():
+    config = make_config(model__quantization="4bit", train__device="cuda")
+    resident = load_resident(config, LABELS)
+    kinds = {type(module).__name__ for module in resident.model.modules()}
+    assert "Linear4bit" in kinds
+    resident.parameters.load(resident.parameters.initial(0))
+    batch = resident.task.collate(resident.task.prepare([{"text": "angina", "label": 1}]))
+    batch = {key: value.to(resident.device) for key, value in batch.items()}
+    resident.task.loss(resident.model, batch).backward()
+    assert all(p.grad.isfinite().all() for _, p in resident.parameters.named_arrays())
