@@ -111,4 +111,4 @@ def _describe(
         name: (pair.b_mr.shape, pair.a_rn.shape, float(pair.scaling))
         for name, pair in adapter.pairs.items()
     }
-    return pairs, {name: tensor.shape for name, tensor in adapter.tensors.items()}  # type: ignore[return-value]
+    return pairs, {name: tensor.shape for name, tensor in adapter.tensors.items()}

@@ -14,13 +14,8 @@ from numpy.typing import NDArray
 
 from fedapp import lowrank_krylov
 from fedapp.lowrank_metrics import (
-    Double,
-    Matrix,
-    Pair,
-    accumulate,
     basis_overlap,
     cancellation_ratio,
-    check_sum,
     client_global_cosines,
     increment,
     inner_products,
@@ -28,8 +23,17 @@ from fedapp.lowrank_metrics import (
     product_distance,
     product_inner,
     product_norm,
-    stack,
     sum_norm,
+)
+from fedapp.lowrank_sums import (
+    Double,
+    Matrix,
+    Pair,
+    accumulate,
+    apply,
+    check_sum,
+    stack_left,
+    stack_right,
 )
 
 __all__ = [
@@ -63,7 +67,7 @@ def weighted_sum_svd(
     For many clients (R above 8 (rank + 8)) the leading triplets are first sought iteratively, see
     `fedapp.lowrank_krylov`: certified to a residual of 1e-10 ||W||_2, in memory independent of K
     and without an m x n matrix. If that fails, because the singular values hardly decay, the exact
-    way is taken: by QR, or by a dense SVD of the accumulated sum once R reaches min(m, n).
+    way is taken: by QR, or from the accumulated m x n sum once R reaches min(m, n).
 
     Parameters
     ----------
@@ -92,13 +96,13 @@ def weighted_sum_svd(
     m, n, stacked_rank = check_sum(pairs, weights)
     if not 1 <= rank <= min(m, n):
         raise ValueError(f"rank must be within 1..{min(m, n)}, got {rank}")
-    triplets = None
-    if 2 * lowrank_krylov.basis_columns(rank) < min(stacked_rank, m, n):
-        triplets = lowrank_krylov.leading_svd(pairs, weights, rank)
+    many = 2 * lowrank_krylov.basis_columns(rank) < min(stacked_rank, m, n)
+    triplets = lowrank_krylov.leading_svd(pairs, weights, rank) if many else None
     if triplets is None and max(stacked_rank, rank) < min(m, n):
         triplets = _svd_by_qr(pairs, weights, rank)
     elif triplets is None:
-        triplets = _truncate(*_svd(accumulate(pairs, weights)), rank)
+        total_mn = accumulate(pairs, weights)
+        triplets = _svd_by_gram(total_mn, rank) if many else _truncate(*_svd(total_mn), rank)
     u_mr, s_r, vt_rn = triplets
     u_mr, vt_rn = _fix_signs(u_mr, vt_rn)
     dtype = _output_dtype([array for pair in pairs for array in pair])
@@ -151,14 +155,32 @@ def factorise(
 def _svd_by_qr(
     pairs: Sequence[Pair], weights: Sequence[float], rank: int
 ) -> tuple[Double, Double, Double]:
+    columns = max(rank, sum(a_rn.shape[0] for _, a_rn in pairs))
+    r_left = np.linalg.qr(stack_left(pairs, weights, columns), mode="r")
     # QR completes zero columns to an orthonormal basis, so a rank beyond the sum's is well defined.
-    left, right = stack(pairs, weights, columns=rank)
-    q_left, r_left = np.linalg.qr(left)
-    del left
-    q_right, r_right = np.linalg.qr(right)
-    del right
-    u, s, vt = _truncate(*_svd(r_left @ r_right.T), rank)
-    return q_left @ u, s, vt @ q_right.T
+    q_right, r_right = np.linalg.qr(stack_right(pairs, columns))
+    _, _, vt = np.linalg.svd(r_left @ r_right.T)
+    v_nr = q_right @ vt[:rank].T
+    # U S = S V: the left basis, as large as the right one, is never formed.
+    return _rayleigh_ritz(apply(pairs, weights, v_nr), v_nr)
+
+
+def _svd_by_gram(total_mn: Double, rank: int) -> tuple[Double, Double, Double]:
+    """Eigenvectors of the smaller Gram, in half the time of an SVD and accurate to 1e-8; the final
+    Rayleigh-Ritz step makes the values exact."""
+    if total_mn.shape[0] > total_mn.shape[1]:
+        u, s, vt = _svd_by_gram(total_mn.T, rank)
+        return vt.T, s, u.T
+    _, vectors = np.linalg.eigh(total_mn @ total_mn.T)
+    leading = vectors[:, -(rank + lowrank_krylov.OVERSAMPLING) :]
+    v_nw, _ = np.linalg.qr(total_mn.T @ leading)
+    return _truncate(*_rayleigh_ritz(total_mn @ v_nw, v_nw), rank)
+
+
+def _rayleigh_ritz(w_mr: Double, v_nr: Double) -> tuple[Double, Double, Double]:
+    """SVD of a matrix W restricted to the span of orthonormal ``v``, given ``W v``."""
+    u_mr, s_r, yt_rr = _svd(w_mr)
+    return u_mr, s_r, yt_rr @ v_nr.T
 
 
 def _svd(matrix: Double) -> tuple[Double, Double, Double]:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedapp.lowrank_metrics import Double, Pair, check_sum, chunks
+from fedapp.lowrank_sums import Double, Pair, apply, apply_transposed, check_sum
 
 OVERSAMPLING = 8  # extra columns in a block: the next singular values need not be well separated
 BLOCKS = 4  # blocks in the basis before it is compressed to one
-CYCLES = 4  # give up after so many: the spectrum is flat, an exact decomposition is cheaper
 TOLERANCE = 1e-10  # largest residual ||S^T u - s v||, relative to the largest singular value
+SCHEDULE = (10**-2.5, 10**-5.0, 10**-7.5, TOLERANCE)
+"""Residual that each cycle must reach. Who falls behind has a flat spectrum: give up at once."""
 
 
 def basis_columns(rank: int) -> int:
@@ -40,37 +41,26 @@ def leading_svd(
     width, columns = rank + OVERSAMPLING, basis_columns(rank)
     v_nc, w_mc = np.empty((n, columns)), np.empty((m, columns))  # a basis, and S times it
     v_nc[:, :width] = np.linalg.qr(np.random.default_rng(0).standard_normal((n, width)))[0]
-    w_mc[:, :width] = _apply(pairs, weights, v_nc[:, :width])
-    for _ in range(CYCLES):
+    w_mc[:, :width] = apply(pairs, weights, v_nc[:, :width])
+    for allowed in SCHEDULE:
         for stop in range(width, columns, width):
             known, block = v_nc[:, :stop], slice(stop, stop + width)
-            direction = _apply_transposed(pairs, weights, w_mc[:, stop - width : stop])
+            direction = apply_transposed(pairs, weights, w_mc[:, stop - width : stop])
             v_nc[:, block] = _orthonormalise(direction, known)
-            w_mc[:, block] = _apply(pairs, weights, v_nc[:, block])
+            w_mc[:, block] = apply(pairs, weights, v_nc[:, block])
         q_mc, r_cc = np.linalg.qr(w_mc)
         u_cc, s_c, yt_cc = np.linalg.svd(r_cc)
         u_mw, s_w, v_nw = q_mc @ u_cc[:, :width], s_c[:width], v_nc @ yt_cc[:width].T
         del q_mc
         v_nc[:, :width], w_mc[:, :width] = v_nw, u_mw * s_w
         u_mr, s_r, v_nr = u_mw[:, :rank], s_w[:rank], v_nw[:, :rank]
-        residual = _apply_transposed(pairs, weights, u_mr) - v_nr * s_r
-        if np.linalg.norm(residual, axis=0).max() <= TOLERANCE * s_r[0]:
+        residual_nr = apply_transposed(pairs, weights, u_mr) - v_nr * s_r
+        residual = np.linalg.norm(residual_nr, axis=0).max()
+        if residual <= TOLERANCE * s_r[0]:
             return u_mr, s_r, v_nr.T
+        if residual > allowed * s_r[0]:
+            return None
     return None
-
-
-def _apply(pairs: Sequence[Pair], weights: Sequence[float], x_nw: Double) -> Double:
-    result = np.zeros((pairs[0][0].shape[0], x_nw.shape[1]))
-    for left_mc, right_cn in chunks(pairs, weights):
-        result += left_mc @ (right_cn @ x_nw)
-    return result
-
-
-def _apply_transposed(pairs: Sequence[Pair], weights: Sequence[float], x_mw: Double) -> Double:
-    result = np.zeros((pairs[0][1].shape[1], x_mw.shape[1]))
-    for left_mc, right_cn in chunks(pairs, weights):
-        result += right_cn.T @ (left_mc.T @ x_mw)
-    return result
 
 
 def _orthonormalise(block_nw: Double, known_nc: Double) -> Double:

@@ -6,18 +6,22 @@ computed in fp64 from r x r matrices; no m x n matrix is formed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Matrix = NDArray[np.floating[Any]]
-Double = NDArray[np.float64]
-Pair = tuple[Matrix, Matrix]  # (b_mr, a_rn)
-
-_DOUBLE = np.dtype(np.float64)
-_BLOCK_NUMBERS = 2**16  # numbers in one temporary block: 512 KiB in fp64
+from fedapp import lowrank_sums
+from fedapp.lowrank_sums import (
+    Double,
+    Matrix,
+    Pair,
+    accumulate,
+    check_pair,
+    check_same_product,
+    check_sum,
+    stack_left,
+    stack_right,
+)
 
 
 def product_norm(b_mr: Matrix, a_rn: Matrix) -> float:
@@ -25,15 +29,15 @@ def product_norm(b_mr: Matrix, a_rn: Matrix) -> float:
 
     Unlike the Gram identity this stays accurate when the terms of the product cancel.
     """
-    _check_pair(b_mr, a_rn)
+    check_pair(b_mr, a_rn)
     return float(np.linalg.norm(_triangle(_f64(b_mr)) @ _triangle(_f64(a_rn).T).T))
 
 
 def product_inner(b1_mr: Matrix, a1_rn: Matrix, b2_mq: Matrix, a2_qn: Matrix) -> float:
     """Return ``<B1 A1, B2 A2>_F = sum((B1^T B2) o (A1 A2^T))``; the ranks may differ."""
-    _check_pair(b1_mr, a1_rn)
-    _check_pair(b2_mq, a2_qn)
-    _check_same_product(b1_mr, a1_rn, b2_mq, a2_qn)
+    check_pair(b1_mr, a1_rn)
+    check_pair(b2_mq, a2_qn)
+    check_same_product(b1_mr, a1_rn, b2_mq, a2_qn)
     left_rq, right_rq = _f64(b1_mr).T @ _f64(b2_mq), _f64(a1_rn) @ _f64(a2_qn).T
     return float(np.sum(left_rq * right_rq))
 
@@ -62,9 +66,9 @@ def increment(
     a_2rn : ndarray, shape (r + q, n)
         fp32 if every input is.
     """
-    _check_pair(b_mr, a_rn)
-    _check_pair(b_ref_mq, a_ref_qn)
-    _check_same_product(b_mr, a_rn, b_ref_mq, a_ref_qn)
+    check_pair(b_mr, a_rn)
+    check_pair(b_ref_mq, a_ref_qn)
+    check_same_product(b_mr, a_rn, b_ref_mq, a_ref_qn)
     if b_mr.shape == b_ref_mq.shape:
         return np.hstack([b_mr - b_ref_mq, b_ref_mq]), np.vstack([a_rn, a_rn - a_ref_qn])
     return np.hstack([b_mr, -b_ref_mq]), np.vstack([a_rn, a_ref_qn])
@@ -78,9 +82,9 @@ def sum_norm(pairs: Sequence[Pair], weights: Sequence[float]) -> float:
     """
     m, n, stacked_rank = check_sum(pairs, weights)
     if 4 * stacked_rank <= min(m, n):
-        left, right = stack(pairs, weights)
-        return float(np.linalg.norm(_triangle(left) @ _triangle(right).T))
-    height = max(1, _BLOCK_NUMBERS // n)
+        left_rr = _triangle(stack_left(pairs, weights, stacked_rank))
+        return float(np.linalg.norm(left_rr @ _triangle(stack_right(pairs, stacked_rank)).T))
+    height = max(1, lowrank_sums.BLOCK_NUMBERS // n)
     squares = 0.0
     for start in range(0, m, height):
         rows = slice(start, start + height)
@@ -144,67 +148,6 @@ def basis_overlap(b1_mr: Matrix, b2_mr: Matrix, squared: bool = False) -> float:
     return share if squared else float(np.sqrt(share))
 
 
-def check_sum(pairs: Sequence[Pair], weights: Sequence[float]) -> tuple[int, int, int]:
-    """Return (m, n, stacked rank) of a weighted sum.
-
-    Raises
-    ------
-    ValueError
-        If there is no pair, the numbers of pairs and weights differ, or shapes do not match.
-    """
-    if not pairs or len(pairs) != len(weights):
-        raise ValueError(
-            f"expected as many weights as pairs and at least one, got {len(pairs)} pairs and "
-            f"{len(weights)} weights"
-        )
-    for b_mr, a_rn in pairs:
-        _check_pair(b_mr, a_rn)
-        _check_same_product(*pairs[0], b_mr, a_rn)
-    return pairs[0][0].shape[0], pairs[0][1].shape[1], sum(a_rn.shape[0] for _, a_rn in pairs)
-
-
-def stack(
-    pairs: Sequence[Pair], weights: Sequence[float], columns: int = 0
-) -> tuple[Double, Double]:
-    """Return fp64 ``[w_1 B_1, w_2 B_2, ...]`` (m x R) and ``[A_1^T, A_2^T, ...]`` (n x R), with
-    zeros up to ``columns``."""
-    m, n, stacked_rank = check_sum(pairs, weights)
-    columns = max(columns, stacked_rank)
-    left, right = np.zeros((m, columns)), np.zeros((n, columns))
-    start = 0
-    for (b_mr, a_rn), weight in zip(pairs, weights, strict=True):
-        stop = start + a_rn.shape[0]
-        np.multiply(b_mr, float(weight), out=left[:, start:stop], dtype=np.float64)
-        right[:, start:stop] = a_rn.T
-        start = stop
-    return left, right
-
-
-def chunks(
-    pairs: Sequence[Pair], weights: Sequence[float], rows: slice = slice(None)
-) -> Iterator[tuple[Double, Double]]:
-    """Yield fp64 ``[w_i B_i, ...]`` (these rows) and ``[A_i; ...]`` for a few clients at a time."""
-    largest = max(b_mr[rows].size + a_rn.size for b_mr, a_rn in pairs)
-    count = max(1, _BLOCK_NUMBERS // largest)
-    for start in range(0, len(pairs), count):
-        few = range(start, min(start + count, len(pairs)))
-        left_mc = np.hstack(
-            [np.multiply(pairs[k][0][rows], weights[k], dtype=_DOUBLE) for k in few]
-        )
-        yield left_mc, np.concatenate([pairs[k][1] for k in few], dtype=_DOUBLE)
-
-
-def accumulate(
-    pairs: Sequence[Pair], weights: Sequence[float], rows: slice = slice(None)
-) -> Double:
-    """Return these rows of the dense ``sum_k w_k B_k A_k`` in fp64, a few clients at a time."""
-    m, n, _ = check_sum(pairs, weights)
-    total = np.zeros((len(range(m)[rows]), n))
-    for left_mc, right_cn in chunks(pairs, weights, rows):
-        total += left_mc @ right_cn
-    return total
-
-
 def _norms(pairs: Sequence[Pair]) -> Double:
     return np.array([product_norm(*pair) for pair in pairs])
 
@@ -228,18 +171,3 @@ def _triangle(tall: Double) -> Double:
 
 def _f64(array: Matrix) -> Double:
     return np.asarray(array, dtype=np.float64)
-
-
-def _check_pair(b_mr: Matrix, a_rn: Matrix) -> None:
-    if b_mr.ndim != 2 or a_rn.ndim != 2 or b_mr.shape[1] != a_rn.shape[0]:
-        raise ValueError(
-            f"B (m x r) and A (r x n) must share r, got shapes {b_mr.shape} and {a_rn.shape}"
-        )
-
-
-def _check_same_product(b1: Matrix, a1: Matrix, b2: Matrix, a2: Matrix) -> None:
-    if b1.shape[0] != b2.shape[0] or a1.shape[1] != a2.shape[1]:
-        raise ValueError(
-            "the products must have one shape, got "
-            f"{(b1.shape[0], a1.shape[1])} and {(b2.shape[0], a2.shape[1])}"
-        )

@@ -12,7 +12,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp import lowrank, lowrank_krylov, lowrank_metrics
+from fedapp import lowrank, lowrank_krylov, lowrank_sums
 from fedapp.lowrank import (
     basis_overlap,
     cancellation_ratio,
@@ -303,7 +303,7 @@ class TestNormsAndInnerProducts:
     @given(federations(), st.sampled_from([4, 2**16]))
     def test_the_norm_of_a_sum_equals_the_dense_one_in_blocks_of_any_size(self, federation, block):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lowrank_metrics, "_BLOCK_NUMBERS", block)
+            patch.setattr(lowrank_sums, "BLOCK_NUMBERS", block)
             norm = sum_norm(federation.pairs, federation.weights)
 
         expected = np.linalg.norm(federation.total)
