@@ -40,11 +40,11 @@ def tiny_encoder() -> Path:
 
     Its weights come from seeded numpy generators and its WordPiece vocabulary from a fixed small
     corpus, so it is the same on every machine. Several processes may build it at once: each
-    writes a folder of its own and renames it into place.
+    writes a folder of its own, and the first to rename it into place wins.
     """
     folder = cache_folder() / "models" / f"tiny-encoder-{_VERSION}"
     if not (folder / "config.json").is_file():
-        write_folder(folder, _write_encoder)
+        write_folder(folder, _write_encoder, replace=False)
     return folder
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedapp.atomic import sync_folder
 
 
-def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
+def write_folder(target: Path, fill: Callable[[Path], None], *, replace: bool = True) -> None:
     """Fill a temporary folder beside ``target``, flush it to disk and rename it into place.
 
     Its files are readable by everyone, as those of `fedapp.atomic` are.
@@ -25,6 +25,9 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     target : Path
     fill : callable
         Takes the temporary folder and writes into it.
+    replace : bool
+        If false, a folder that appears at ``target`` meanwhile stays and the new one is dropped:
+        for content that several processes may build at once and that never changes.
 
     Raises
     ------
@@ -37,15 +40,19 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         fill(temporary)
         _flush(temporary)
         temporary.chmod(0o755)  # mkdtemp makes it private
-        _rename(temporary, target)
+        _rename(temporary, target, replace)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync_folder(target.parent)
 
 
-def _rename(temporary: Path, target: Path) -> None:
-    if not target.exists():
-        temporary.rename(target)
+def _rename(temporary: Path, target: Path, replace: bool) -> None:
+    if not replace or not target.exists():
+        try:
+            temporary.rename(target)
+        except OSError:
+            if replace or not target.is_dir():
+                raise
         return
     aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old-"))
     target.rename(aside)

@@ -39,3 +39,15 @@ def test_a_failure_leaves_what_was_there(tmp_path):
         write_folder(target, break_down)
     assert (target / "sub" / "file").read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_without_replacing_the_first_of_two_builders_wins(tmp_path):
+    target = tmp_path / "folder"
+
+    def second(folder):
+        write_folder(target, put("first"), replace=False)  # another process is quicker
+        put("second")(folder)
+
+    write_folder(target, second, replace=False)
+    assert (target / "sub" / "file").read_text() == "first"
+    assert list(tmp_path.iterdir()) == [target]
