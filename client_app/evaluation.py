@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from client_app.batching import ordered_batches
+from client_app.runtime import autocast
 from fedapp.config import RunConfig
 from fedapp.errors import TrainingError
 
@@ -50,10 +51,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        with (
-            torch.inference_mode(),
-            torch.autocast(device.type, torch.bfloat16, enabled=config.train.precision == "bf16"),
-        ):
+        with torch.inference_mode(), autocast(config.train, device):
             for indices in ordered_batches(items, config.train.eval_batch_size):
                 batch = task.collate([items[i] for i in indices])
                 batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}

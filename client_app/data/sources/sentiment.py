@@ -46,8 +46,8 @@ def read_sentiment() -> Table:
         content = path.read_bytes()
     except OSError:
         raise DataError(
-            f"embedded:sentiment needs {path}, which is not there; run `pip download --no-deps "
-            f"--no-binary :all: --dest {path.parent} vaderSentiment==3.3.2`"
+            f"embedded:sentiment needs {path}, which is not there; run `make sentiment` or "
+            f"`pip download --no-deps --no-binary :all: --dest {path.parent} vaderSentiment==3.3.2`"
         ) from None
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise DataError(
@@ -63,7 +63,7 @@ def read_sentiment() -> Table:
         tarfile.open(fileobj=io.BytesIO(_member(outer, INNER))) as inner,
     ):
         for site, name in SOURCES.items():
-            lines = _member(inner, f"hutto_ICWSM_2014/{name}").decode("utf-8-sig", "replace")
+            lines = _member(inner, f"hutto_ICWSM_2014/{name}").decode("utf-8-sig")
             for line in filter(None, lines.split("\r\n")):
                 _, score, text = line.split("\t", 2)
                 if abs(float(score)) >= WEAKEST and text.strip():
