@@ -56,13 +56,14 @@ class RunFolder:
         root = Path(config.output_dir or "runs").expanduser().absolute()
         try:
             path = _named(root / config.name) if config.name else _timed(root, config.method)
-            _point(root / "latest", path)
+            folder = cls(path)
+            folder.point_latest()
         except OSError as error:
             raise ConfigError(
                 f"the run folder below {root} cannot be made ({error}); set output-dir to a "
                 "folder you may write to"
             ) from None
-        return cls(path)
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -80,6 +81,10 @@ class RunFolder:
                 "run printed"
             )
         return cls(resolved)
+
+    def point_latest(self) -> None:
+        """Point the symbolic link ``latest`` beside the folder at it."""
+        _point(self.path.parent / "latest", self.path)
 
     def write_config(self, config: RunConfig, versions: Mapping[str, str], **more: Any) -> None:
         """Write ``config.json``: settings, their digest, seed, versions, and ``more``."""

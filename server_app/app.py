@@ -33,7 +33,11 @@ def main(grid: Grid, context: Context) -> None:
     """
     try:
         config = RunConfig.from_flat(context.run_config)
-        folder = RunFolder.open(Path(config.resume)) if config.resume else RunFolder.create(config)
+        if config.resume:
+            folder = RunFolder.open(Path(config.resume))
+            folder.point_latest()
+        else:
+            folder = RunFolder.create(config)
     except (ConfigError, CheckpointError) as error:
         log(f"error: {error}")
         raise

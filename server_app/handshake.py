@@ -20,7 +20,7 @@ from fedapp.errors import FedappError, HandshakeError, MissingReplies
 from fedapp.exchange import Action, Reply, SiteDescription
 from fedapp.wire import MESSAGE_TYPES, content_to_descriptions, describe_to_content
 from server_app.collect import POLL_SECONDS, TTL_MARGIN_SECONDS, error_text, failure_text
-from server_app.log import log, warn
+from server_app.log import log, names, warn
 from server_app.sampling import check_sites
 
 CLOCK_WARNING_SECONDS = 60.0
@@ -103,9 +103,12 @@ def shake_hands(grid: Grid, config: RunConfig, tick: Callable[[], None] | None =
     MissingReplies
         If too few sites answer in time.
     """
-    replies = _ask_nodes(grid, config, tick)
+    answers = sorted(_ask_nodes(grid, config, tick), key=lambda answer: answer.reply.site)
+    failed = [answer.reply for answer in answers if answer.reply.failure is not None]
+    if failed:
+        raise _site_error(failed)
     members: dict[str, Member] = {}
-    for answer in sorted(replies, key=lambda answer: answer.reply.site):
+    for answer in answers:
         site, member = answer.reply.site, _member(answer)
         if site in members:
             raise HandshakeError(
@@ -189,17 +192,19 @@ def _read(message: Message, node_id: int, asked: float) -> Iterator[_Answer]:
             f"node {node_id} cannot describe its sites: {error_text(message)}; see its own log"
         )
     for reply in content_to_descriptions(message.content):
-        if reply.failure is not None:
-            raise _site_error(reply)
         yield _Answer(reply, node_id, asked, time.time())
 
 
-def _site_error(reply: Reply) -> FedappError:
-    """Rebuild the site's error, so that the run ends with its sentence and its exit code."""
-    kind = getattr(errors, reply.failure.kind, None) if reply.failure else None
+def _site_error(failed: list[Reply]) -> FedappError:
+    """Rebuild the first site's error, so that the run ends with its sentence and exit code."""
+    first, others = failed[0], [reply.site for reply in failed[1:]]
+    kind = getattr(errors, first.failure.kind, None) if first.failure else None
     plain = isinstance(kind, type) and issubclass(kind, FedappError)
     error = kind if plain and kind is not errors.UpdateRefused else HandshakeError
-    return error(failure_text(reply), site=reply.site)  # type: ignore[misc]
+    text = failure_text(first)
+    if others:
+        text += f" (problems were also reported by {names(others)})"
+    return error(text, site=first.site)  # type: ignore[misc]
 
 
 def _member(answer: _Answer) -> Member:
@@ -316,7 +321,7 @@ def _tell(roster: Roster) -> None:
     for site, member in roster.members.items():
         description = member.description
         records = ", ".join(f"{n} {split}" for split, n in description.examples.items())
-        log(f"  {site}: {records} records; {description.device}, {description.threads} thread(s)")
+        log(f"  {site}: {records} records; {description.device}")
         for note in description.notes:
             log(f"    {site}: {note}")
         if abs(member.clock_offset) > CLOCK_WARNING_SECONDS:

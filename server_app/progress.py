@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from server_app.log import log
+from server_app.log import log, warn
 
 
 class Progress:
@@ -33,7 +33,7 @@ class Progress:
         self._title = ""
         self._sites: list[str] = []
         self._weight = (0.0, 1.0)
-        self._started = self._told = time.monotonic()
+        self._started = self._told = self._entered = time.monotonic()
         self._begun_share = 0.0
 
     def start(self, share_done: float) -> None:
@@ -44,6 +44,7 @@ class Progress:
     def phase(self, title: str, sites: list[str], share_from: float, share_to: float) -> None:
         """Enter a phase, such as a round, that covers this part of the run (shares of 1)."""
         self._title, self._sites, self._weight = title, list(sites), (share_from, share_to)
+        self._entered = time.monotonic()
         self._steps, self._last = {}, None
         self._read()  # what is there belongs to earlier phases
         self._steps, self._last = {}, None
@@ -80,7 +81,8 @@ class Progress:
         elif not self._title:
             return ""
         else:
-            parts.append("waiting for the sites")
+            waited = time.monotonic() - self._entered
+            parts.append(f"waiting for the sites since {waited:.0f} s")
         left = self.seconds_left()
         if left is not None:
             parts.append(f"about {left:.0f} s left")
@@ -89,9 +91,14 @@ class Progress:
     def _read(self) -> None:
         if self._path is None or not self._path.exists():
             return
-        with self._path.open("rb") as stream:
-            stream.seek(self._offset)
-            data = stream.read()
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except OSError as error:
+            warn(f"{self._path} cannot be read, no more progress: {error}")
+            self._path = None
+            return
         complete, newline, _ = data.rpartition(b"\n")
         self._offset += len(complete) + len(newline)
         for line in complete.splitlines():

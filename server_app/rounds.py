@@ -29,7 +29,7 @@ from server_app.checkpoint import (
 from server_app.collect import Collected, collect
 from server_app.finish import write_results
 from server_app.handshake import Roster, shake_hands
-from server_app.log import log, warn
+from server_app.log import log, names, warn
 from server_app.metrics import Row, round_rows, site_rows
 from server_app.progress import Progress
 from server_app.sampling import sample, training_sites
@@ -165,7 +165,7 @@ class RoundLoop:
         started = time.monotonic()
         asked = sample(roster.sites, self.config, round)
         title = f"round {round}/{self.config.federation.rounds}"
-        log(f"{title} · asking {', '.join(asked)}")
+        log(f"{title} · asking {names(asked)}")
         self._progress.phase(title, asked, self._share(round - 1), self._share(round))
         training = TrainingRound(
             self.grid, self.strategy, roster, self._progress_file, self._progress.tick

@@ -15,7 +15,8 @@ from fedapp.exchange import Action, Instruction, Reply
 from fedapp.validation import check_update
 from server_app.collect import Problem, Tick, collect
 from server_app.handshake import Roster
-from server_app.log import log, warn
+from server_app.log import log, names, warn
+from server_app.rejoin import wait_for_sites
 from server_app.sampling import needed_replies
 from server_app.strategies.base import BaseStrategy
 from server_app.updates import Update
@@ -171,7 +172,8 @@ class TrainingRound:
             result.retries = attempt
             missing = [site for site in asked if site not in updates]
             if attempt:
-                log(f"round {round}: repeat {attempt}, asking {', '.join(missing)}")
+                log(f"round {round}: repeat {attempt}, asking {names(missing)}")
+                wait_for_sites(self._grid, self._roster, missing, self._strategy.config, self._tick)
             self._gather(round, missing, packer, updates, result)
             refused = None
             try:
@@ -239,11 +241,12 @@ class TrainingRound:
         while updates and len(updates) >= needed:
             try:
                 aggregate = self._strategy.aggregate(round, list(updates.values()))
-            except UpdateRefused as error:
+            except (UpdateRefused, MergeRefused) as error:
                 if error.site is None or error.site not in updates:
                     raise
                 del updates[error.site], result.replies[error.site]
-                result.problems[error.site] = Problem(error.reason, error.message)
+                reason = error.reason if isinstance(error, UpdateRefused) else "not mergeable"
+                result.problems[error.site] = Problem(reason, f"update refused: {error.message}")
                 warn(str(error))
                 continue
             result.diagnostics = aggregate.diagnostics

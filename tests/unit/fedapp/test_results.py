@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from fedapp.config import RunConfig
+from fedapp.errors import CheckpointError, ConfigError
+from fedapp.results import RunFolder, finite, versions
+
+
+def _config(root: Path, **changes: object) -> RunConfig:
+    flat = {"output-dir": str(root), "method": "fedavg"}
+    return RunConfig.from_flat({**flat, **changes})  # type: ignore[dict-item]
+
+
+def test_a_named_folder_and_the_link_to_the_newest(tmp_path: Path) -> None:
+    first = RunFolder.create(_config(tmp_path, name="one"))
+    second = RunFolder.create(_config(tmp_path, name="two"))
+
+    assert first.path == tmp_path / "one"
+    assert (tmp_path / "latest").resolve() == second.path
+    first.point_latest()
+    assert (tmp_path / "latest").resolve() == first.path
+
+
+def test_without_a_name_two_runs_in_one_second_differ(tmp_path: Path) -> None:
+    folders = {RunFolder.create(_config(tmp_path)).path for _ in range(3)}
+
+    assert len(folders) == 3
+    assert all(path.name.startswith("fedavg-") for path in folders)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    RunFolder.create(_config(tmp_path, name="one")).write_status("completed")
+
+    with pytest.raises(ConfigError, match="choose another name, or set resume"):
+        RunFolder.create(_config(tmp_path, name="one"))
+
+
+def test_a_folder_of_the_name_latest_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "latest").mkdir()
+    RunFolder.create(_config(tmp_path, name="one"))
+
+    assert not (tmp_path / "latest").is_symlink()
+
+
+def test_a_root_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ConfigError, match="set output-dir to a folder you may write to"):
+        RunFolder.create(_config(tmp_path / "file"))
+
+
+def test_the_default_root_is_runs_where_the_run_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create(RunConfig.from_flat({"name": "one"}))
+
+    assert folder.path == tmp_path / "runs" / "one"
+
+
+def test_opening_follows_latest_and_refuses_other_folders(tmp_path: Path) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    folder.write_config(_config(tmp_path), versions())
+
+    assert RunFolder.open(tmp_path / "latest").path == folder.path
+    with pytest.raises(CheckpointError, match="is not the folder of a run"):
+        RunFolder.open(tmp_path)
+
+
+def test_config_holds_settings_versions_and_seed(tmp_path: Path) -> None:
+    config = _config(tmp_path, seed=5, name="one")
+    folder = RunFolder.create(config)
+    folder.write_config(config, versions(), sites={"A": {}})
+
+    written = json.loads(folder.config_file.read_text())
+    assert RunConfig.from_flat(written["settings"]) == config
+    assert written["seed"] == 5
+    assert written["digest"] == config.digest()
+    assert {"fedapp", "python", "numpy", "flwr"} <= set(written["versions"])
+    assert written["sites"] == {"A": {}}
+
+
+def test_metrics_grow_and_are_cut_back(tmp_path: Path) -> None:
+    folder = RunFolder.create(_config(tmp_path))
+    folder.append_metrics([{"round": 1}, {"round": 1, "site": None}])
+    size = folder.metrics_size
+    folder.append_metrics([{"round": 2, "loss": math.inf, "name": "é"}])
+
+    assert folder.read_metrics()[2] == {"round": 2, "name": "é"}
+    folder.truncate_metrics(size)
+    assert folder.read_metrics() == [{"round": 1}, {"round": 1, "site": None}]
+    assert folder.metrics_size == size
+    with pytest.raises(CheckpointError, match="restore the file"):
+        folder.truncate_metrics(size + 1)
+
+
+def test_half_a_line_of_a_killed_run_is_cut_off(tmp_path: Path) -> None:
+    folder = RunFolder.create(_config(tmp_path))
+    folder.append_metrics([{"round": 1}])
+    size = folder.metrics_size
+    with folder.metrics_file.open("a") as stream:
+        stream.write('{"round": 2, "si')
+
+    folder.truncate_metrics(size)
+
+    assert folder.read_metrics() == [{"round": 1}]
+
+
+def test_the_status_keeps_its_run_id(tmp_path: Path) -> None:
+    folder = RunFolder.create(_config(tmp_path))
+    folder.write_status("running", run_id=2**63 + 5)
+    folder.write_status("stopped", "Ctrl-C", 130)
+
+    assert folder.read_status() == {
+        "state": "stopped",
+        "error": "Ctrl-C",
+        "exit_code": 130,
+        "run_id": 2**63 + 5,
+    }
+
+
+def test_a_failing_write_keeps_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(_config(tmp_path))
+    folder.write_summary({"rounds": 1})
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            folder.write_summary({"rounds": 2})
+    assert json.loads(folder.summary_file.read_text()) == {"rounds": 1}
+    assert [p.name for p in folder.path.iterdir()] == ["summary.json"]
+
+
+def test_finite_drops_what_json_cannot_say() -> None:
+    assert finite({"a": math.nan, "b": [1.0, math.inf], "c": {"d": -math.inf, "e": 0}}) == {
+        "b": [1.0, None],
+        "c": {"e": 0},
+    }

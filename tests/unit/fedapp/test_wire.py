@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from fake_federation import initial_adapter
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+
+from fedapp.codec import pack
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError, FedappError, WireError
+from fedapp.exchange import Action, Failure, Instruction, Reply
+from fedapp.wire import (
+    MESSAGE_TYPES,
+    PayloadCache,
+    content_to_describe,
+    content_to_descriptions,
+    content_to_instruction,
+    content_to_reply,
+    describe_to_content,
+    descriptions_to_content,
+    instruction_to_content,
+    reply_to_content,
+)
+
+CONFIG = RunConfig.from_flat({"method": "fedavg", "federation.held-out": "A,B"})
+ADAPTER = initial_adapter(CONFIG)
+
+
+def _instruction() -> Instruction:
+    return Instruction(
+        action=Action.TRAIN,
+        site="VA Long Beach",
+        config=CONFIG,
+        round=3,
+        payloads={"adapter": pack(ADAPTER), "basis": pack(ADAPTER, "int8")},
+        settings={"mu": 0.1, "flag": True, "count": 2, "word": "a\nb é"},
+        splits=("validation", "test"),
+        progress_file="/tmp/p.jsonl",
+    )
+
+
+def _reply() -> Reply:
+    return Reply(
+        site="Hungary",
+        round=2,
+        action=Action.TRAIN,
+        payloads={"adapter": pack(ADAPTER, "bf16")},
+        metrics={"personal/test": {"accuracy": 1 / 3, "examples": 61.0}},
+        weight=59.0,
+        numbers={"train_loss": 0.1 + 0.2, "seconds": 1e-9},
+    )
+
+
+def _far(content: RecordDict) -> RecordDict:
+    return recorddict_from_proto(recorddict_to_proto(content))
+
+
+def test_an_instruction_survives_the_wire() -> None:
+    sent = _instruction()
+
+    got = content_to_instruction(_far(instruction_to_content(sent)))
+
+    assert (got.action, got.site, got.config, got.round) == (
+        sent.action,
+        sent.site,
+        sent.config,
+        sent.round,
+    )
+    assert got.settings == sent.settings
+    assert [type(v) for v in got.settings.values()] == [float, bool, int, str]
+    assert (got.splits, got.progress_file) == (sent.splits, sent.progress_file)
+    assert got.payloads["adapter"].unpack().digest() == ADAPTER.digest()
+    assert got.payloads["basis"].layout == sent.payloads["basis"].layout
+
+
+def test_a_reply_survives_the_wire() -> None:
+    sent = _reply()
+
+    got = content_to_reply(_far(reply_to_content(sent)))
+
+    assert got.metrics == sent.metrics
+    assert got.numbers == sent.numbers
+    assert (got.site, got.round, got.action, got.weight) == ("Hungary", 2, Action.TRAIN, 59.0)
+    assert np.array_equal(got.payloads["adapter"].array, sent.payloads["adapter"].array)
+    assert got.failure is None
+
+
+def test_descriptions_and_failures_survive_the_wire() -> None:
+    replies = [
+        Reply("A", 0, Action.DESCRIBE, description={"rank": 8, "label_map": ["x", "y"]}),
+        Reply("B", 0, Action.DESCRIBE, failure=Failure("DataError", "site B: no records")),
+    ]
+
+    assert content_to_descriptions(_far(descriptions_to_content(replies))) == replies
+    assert content_to_describe(_far(describe_to_content(CONFIG))) == CONFIG
+
+
+def test_one_payload_is_one_flat_array_and_is_not_copied_on_arrival() -> None:
+    content = _far(instruction_to_content(_instruction()))
+
+    arrays = [a for record in content.array_records.values() for a in record.values()]
+    assert len(arrays) == 2
+    packed = content_to_instruction(content).payloads["adapter"]
+    assert packed.array.dtype == np.uint8
+    assert packed.array.ndim == 1
+    assert not packed.array.flags.owndata
+    assert not packed.array.flags.writeable
+
+
+def test_a_cache_shares_the_record_of_one_payload() -> None:
+    cache, packed = PayloadCache(), pack(ADAPTER)
+    contents = [
+        instruction_to_content(
+            Instruction(Action.TRAIN, site, CONFIG, 1, {"adapter": packed}), cache
+        )
+        for site in ("A", "B")
+    ]
+
+    assert contents[0]["payload.adapter"] is contents[1]["payload.adapter"]
+
+
+def test_every_action_has_a_message_type() -> None:
+    assert set(MESSAGE_TYPES) == set(Action)
+    assert len(set(MESSAGE_TYPES.values())) == len(Action)
+
+
+def _header(content: RecordDict, **changes: object) -> RecordDict:
+    header = json.loads(str(content["header"]["json"]))  # type: ignore[index]
+    header.update(changes)
+    content["header"] = ConfigRecord({"json": json.dumps(header)})
+    return content
+
+
+def _with_array(array: Array) -> RecordDict:
+    content = reply_to_content(_reply())
+    content["payload.adapter"] = ArrayRecord({"flat": array})
+    return content
+
+
+MALFORMED = {
+    "nothing": RecordDict(),
+    "no json": RecordDict({"header": ConfigRecord({"json": "{"})}),
+    "not an object": RecordDict({"header": ConfigRecord({"json": "[1]"})}),
+    "not text": RecordDict({"header": ConfigRecord({"json": 5})}),
+    "deep": RecordDict({"header": ConfigRecord({"json": "[" * 100_000})}),
+    "metrics only": RecordDict({"header": MetricRecord({"a": 1.0})}),
+    "another version": _header(reply_to_content(_reply()), wire=2),
+    "unknown key": _header(reply_to_content(_reply()), evil=1),
+    "wrong type": _header(reply_to_content(_reply()), round="two"),
+    "unknown action": _header(reply_to_content(_reply()), action="delete"),
+    "text as metric": _header(reply_to_content(_reply()), metrics={"a/b": {"c": "d"}}),
+    "no layout": _header(reply_to_content(_reply()), layouts={}),
+    "layout without payload": _header(reply_to_content(_reply()), layouts={"a": "{}", "b": "{}"}),
+    "broken layout": _header(reply_to_content(_reply()), layouts={"adapter": "{}"}),
+    "numpy array": _with_array(Array(np.zeros(4, np.uint8))),
+    "two arrays": _with_array(Array("float32", (1,), "fedapp.flat", b"1234")),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_reply_is_a_sentence(name: str) -> None:
+    with pytest.raises(FedappError) as caught:
+        content_to_reply(MALFORMED[name])
+    assert caught.value.exit_code == 4
+    assert "\n" not in str(caught.value)
+
+
+def test_a_site_validates_the_settings_again() -> None:
+    flat = {**CONFIG.to_flat(), "lora.rank": 0}
+
+    with pytest.raises(ConfigError, match=r"lora\.rank"):
+        content_to_instruction(_header(instruction_to_content(_instruction()), config=flat))
+    with pytest.raises(ConfigError, match=r"unknown setting 'lora.rang'"):
+        content_to_describe(_header(describe_to_content(CONFIG), config={"lora.rang": 1}))
+
+
+def test_a_huge_header_is_refused_unread() -> None:
+    content = RecordDict({"header": ConfigRecord({"json": " " * (16 * 2**20 + 1)})})
+
+    with pytest.raises(WireError, match="at most 16777216 allowed"):
+        content_to_reply(content)
