@@ -35,7 +35,8 @@ def install(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
 def test_strong_ratings_become_labels_by_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = {name: b"" for name in sentiment.SOURCES.values()}
     lines["tweets_GroundTruth.txt"] = (
-        b"\xef\xbb\xbf1\t0.5\tgood\tday\xe2\x80\xa8and night\r\n2\t-0.49\tso so\r\n3\t-3.1\t bad \r\n4\t2\t \r\n"
+        b"\xef\xbb\xbf1\t0.5\tgood\tday\xe2\x80\xa8and night\r\n"
+        b"2\t-0.49\tso so\r\n3\t-3.1\t bad \r\n4\t2\t \r\n"
     )
     lines["movieReviewSnippets_GroundTruth.txt"] = b"1_1\t-0.5\tpoor\r\n"
     install(monkeypatch, {f"hutto_ICWSM_2014/{name}": text for name, text in lines.items()})
