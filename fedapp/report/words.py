@@ -181,21 +181,21 @@ def _one_class(run: RunData) -> Html | None:
             found.append((phase, sites))
     if not found:
         return None
-    where = [
-        join(
-            _SUBJECT[phase],
-            " at ",
-            join(*(join(", " if i else "", name(site)) for i, site in enumerate(sites[:5]))),
-            f" and {len(sites) - 5} more" if len(sites) > 5 else None,
-        )
-        for phase, sites in found
-    ]
+    where = [join(_SUBJECT[phase], " at ", _named(sites, len(run.sites))) for phase, sites in found]
     return join(
         element("strong", "One class only: "),
         *(join("; " if i else "", part) for i, part in enumerate(where)),
         " gave every example the same class, as accuracy and F1 together show. Such an accuracy is "
         "the share of that class, not a skill; the AUC says more.",
     )
+
+
+def _named(sites: list[str], of: int) -> Html:
+    """Name up to five sites."""
+    if len(sites) == of > 1:
+        return join("every hospital")
+    names = join(*(join(", " if i else "", name(site)) for i, site in enumerate(sites[:5])))
+    return join(names, f" and {len(sites) - 5} more" if len(sites) > 5 else None)
 
 
 def _verdict(run: RunData, ranked: list[tuple[float, str]]) -> Html | None:
