@@ -15,7 +15,7 @@ PHASE_NAMES = {
     "personal": "personal, after local training",
 }
 _SUBJECT = {
-    "local-only": "the models trained alone at each hospital",
+    "local-only": "the models trained alone",
     "received": "the federated model as received",
     "personal": "the personal models",
 }
@@ -76,7 +76,7 @@ def result(run: RunData) -> list[Html]:
     )
     if not ranked:
         return [element("p", "No hospital has reported an accuracy yet.")]
-    paragraphs = [_mean_sentence(run, ranked), _worst_sentence(run)]
+    paragraphs = [_mean_sentence(run, ranked), _auc_sentence(run), _worst_sentence(run)]
     caution = _one_class(run)
     return [
         element("p", *paragraphs),
@@ -111,6 +111,20 @@ def _mean_sentence(run: RunData, ranked: list[tuple[float, str]]) -> Html:
         f" (95 % interval {limits})" if limits else None,
         ", against " + " and ".join(rest) if rest else None,
         ". ",
+    )
+
+
+def _auc_sentence(run: RunData) -> Html | None:
+    values = [(v, p) for p in run.phases() if (v := run.mean(p, "auc")) is not None]
+    if len(values) < 2:
+        return None
+    (best, phase), *rest = sorted(values, key=lambda pair: (-pair[0], pair[1]))
+    others = " and ".join(f"{value:.2f} for {_SUBJECT[p]}" for value, p in rest)
+    return join(
+        f"{'Mean ' if len(run.sites) > 1 else ''}AUC, which does not depend on where the line "
+        "between the classes is drawn, is ",
+        element("strong", f"{best:.2f}"),
+        f" for {_SUBJECT[phase]}, against {others}. ",
     )
 
 

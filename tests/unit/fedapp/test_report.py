@@ -178,6 +178,18 @@ def test_words_name_the_best_and_the_noise(tmp_path: Path) -> None:
     assert "gap of 0.02 between the two best means is within noise" in text
 
 
+def test_words_give_the_auc_in_its_own_order(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    for phase, value in (("local-only", 0.66), ("received", 0.83), ("personal", 0.81)):
+        summary["mean"][phase] |= {"auc": value, "accuracy": 0.9 if phase == "local-only" else 0.8}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    text = page_of(folder).text
+    assert "the models trained alone did best: mean test accuracy 0.90" in text
+    auc = "is 0.83 for the federated model as received, against 0.81 for the personal models and"
+    assert f"{auc} 0.66 for the models trained alone." in text
+
+
 def test_words_call_equals_level(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     set_accuracy(folder, local_only=0.8, received=0.8, personal=0.8)
