@@ -78,7 +78,8 @@ def summarise(
 
 def render(summary: Mapping[str, Any], width: int = 110) -> str:
     """Return the final table as text: site x phase x (accuracy, AUC, F1), mean and worst."""
-    phases = [phase for phase in PHASES if phase in summary["mean"] or summary["held_out"]]
+    rows = {**summary["sites"], **summary["held_out"]}
+    phases = [phase for phase in PHASES if _has(rows, phase)]
     table = Table(title="Test metrics of the final models", title_justify="left")
     table.add_column("site", no_wrap=True)
     for phase in phases:

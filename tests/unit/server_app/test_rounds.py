@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from fake_federation import HOSPITALS, FakeGrid, initial_adapter, silent
 
-from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
 from fedapp.exchange import Action
 from fedapp.peft_format import load_peft
@@ -217,7 +216,3 @@ def _instruction(config: RunConfig, round: int):  # type: ignore[no-untyped-def]
     from fedapp.exchange import Instruction
 
     return Instruction(Action.TRAIN, "", config, round)
-
-
-def _digest(adapter: Adapter) -> str:
-    return adapter.digest()

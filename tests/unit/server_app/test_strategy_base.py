@@ -1,0 +1,171 @@
+"""The seams that every method uses: server optimiser, state, refusal without a trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_federation import FakeGrid, initial_adapter
+
+from fedapp.adapter import Adapter
+from fedapp.codec import pack
+from fedapp.config import RunConfig
+from fedapp.errors import MergeRefused
+from fedapp.results import RunFolder
+from server_app import app
+from server_app.optimizers import Replace
+from server_app.state import join_state, split_state
+from server_app.strategies.base import BaseStrategy
+from server_app.strategies.fedavg import FedAvg
+from server_app.updates import Update, normalised_weights
+
+CONFIG = RunConfig.from_flat({"method": "fedavg", "lora.rank": 2})
+MODEL = initial_adapter(CONFIG)
+
+
+class Momentum:
+    """u <- u / 2 + (merged - previous); next = previous + u: a server optimiser with memory."""
+
+    def __init__(self) -> None:
+        self.velocity: Adapter | None = None
+
+    def step(self, previous: Adapter, merged: Adapter) -> Adapter:
+        old = dict(previous.arrays())
+        last = dict(self.velocity.arrays()) if self.velocity else {}
+        self.velocity = merged.map(
+            lambda name, array: (array - old[name] + last.get(name, 0) / 2).astype(np.float32)
+        )
+        new = dict(self.velocity.arrays())
+        return previous.map(lambda name, array: array + new[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"velocity": self.velocity} if self.velocity else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.velocity = state.get("velocity")
+
+
+def _updates(*factors: float) -> list[Update]:
+    return [
+        Update(
+            f"site-{n}", float(n + 1), pack(MODEL.map(lambda _, a, f=factor: (a + f).astype("f4")))
+        )
+        for n, factor in enumerate(factors)
+    ]
+
+
+def test_the_default_optimiser_keeps_the_merged_model() -> None:
+    assert Replace().step(MODEL, MODEL) is MODEL
+    assert Replace().state_dict() == {}
+
+
+def test_updates_are_merged_in_the_order_of_names() -> None:
+    seen: list[str] = []
+
+    class Spy(FedAvg):
+        def merge(self, round: int, updates: Sequence[Update]) -> Adapter:
+            seen.extend(update.site for update in updates)
+            return super().merge(round, updates)
+
+    strategy = Spy(CONFIG)
+    strategy.begin(MODEL)
+    strategy.aggregate(1, _updates(0.1, 0.2, 0.3)[::-1])
+
+    assert seen == ["site-0", "site-1", "site-2"]
+
+
+def test_a_refused_merge_leaves_model_and_optimiser_as_they_were() -> None:
+    class Explodes(FedAvg):
+        def server_step(self, previous: Adapter, merged: Adapter) -> Adapter:
+            stepped = super().server_step(previous, merged)  # the velocity has moved already
+            return (
+                stepped.map(lambda _, array: array * np.float32(np.inf))
+                if self.explode
+                else stepped
+            )
+
+        explode = False
+
+    strategy = Explodes(CONFIG, Momentum())
+    strategy.begin(MODEL)
+    strategy.aggregate(1, _updates(0.1, 0.2))
+    before = strategy.adapter.digest(), strategy.state_dict()["optimizer.velocity"].digest()
+    strategy.explode = True
+
+    with pytest.raises(MergeRefused):
+        strategy.aggregate(2, _updates(0.3, 0.4))
+    after = strategy.adapter.digest(), strategy.state_dict()["optimizer.velocity"].digest()
+    assert after == before
+
+
+def test_a_decomposition_that_does_not_converge_is_a_refused_merge() -> None:
+    class Diverges(FedAvg):
+        def merge(self, round: int, updates: Sequence[Update]) -> Adapter:
+            raise np.linalg.LinAlgError("SVD did not converge")
+
+    strategy = Diverges(CONFIG)
+    strategy.begin(MODEL)
+
+    with pytest.raises(MergeRefused, match="round 4: the merge does not converge"):
+        strategy.aggregate(4, _updates(0.1))
+    assert strategy.adapter is MODEL
+
+
+def test_state_survives_the_split_into_tensors_and_json() -> None:
+    strategy = FedAvg(CONFIG, Momentum())
+    strategy.begin(MODEL)
+    strategy.aggregate(1, _updates(0.1, 0.2))
+    tensors, described = split_state(strategy.state_dict())
+
+    other = FedAvg(CONFIG, Momentum())
+    other.load_state_dict(join_state(tensors, json.loads(json.dumps(described))))
+
+    results = [s.aggregate(2, _updates(0.3)).adapter.digest() for s in (strategy, other)]
+    assert results[0] == results[1]
+
+
+def test_a_run_with_a_server_optimiser_resumes_bit_identically(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(config: RunConfig) -> BaseStrategy:
+        return FedAvg(config, Momentum())
+
+    monkeypatch.setattr(app, "build_strategy", build)
+    digests = []
+    for name in ("whole", "parts"):
+        config = CONFIG.with_changes(
+            {"output-dir": str(tmp_path), "name": name, "federation.round-timeout": 5}
+        )
+        folder, grid = RunFolder.create(config), FakeGrid()
+        if name == "parts":
+
+            def stop(messages: list[Any]) -> None:
+                if messages[0].metadata.group_id == "3":
+                    raise KeyboardInterrupt
+
+            grid.before_push = stop
+            with pytest.raises(KeyboardInterrupt):
+                app.run(grid, config, folder, 1)
+            config = config.with_changes({"resume": str(folder.path)})
+        app.run(FakeGrid(), config, folder, 1)
+        digests.append(json.loads(folder.summary_file.read_text())["adapter_digest"])
+    assert digests[0] == digests[1]
+
+
+def test_a_strategy_without_a_model_says_so() -> None:
+    with pytest.raises(RuntimeError, match="call begin"):
+        FedAvg(CONFIG).payloads(1, "A")
+
+
+def test_an_fp32_update_is_decoded_once_and_others_each_time() -> None:
+    plain, small = Update("A", 1.0, pack(MODEL)), Update("A", 1.0, pack(MODEL, "bf16"))
+
+    assert plain.adapter is plain.adapter
+    assert small.adapter is not small.adapter
+
+
+def test_weights_are_normalised() -> None:
+    np.testing.assert_allclose(normalised_weights(_updates(0, 0, 0)), [1 / 6, 2 / 6, 3 / 6])
