@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from fedapp.report import figures, tables
+from fedapp.report import tables
+from fedapp.report.cost import cost_section
+from fedapp.report.curves import learning_section
+from fedapp.report.diagnostics import diagnostics_section
 from fedapp.report.intervals import wilson
 from fedapp.report.markup import Html, element, join, name
 from fedapp.report.run_data import Row, RunData, number
 from fedapp.report.style import CSS
-from fedapp.report.words import (
-    PHASE_NAMES,
-    decimal,
-    duration,
-    interval_text,
-    plural,
-    result,
-    size,
-)
+from fedapp.report.units import decimal, duration, interval_text, plural, size
+from fedapp.report.words import PHASE_NAMES, result
 
 # Nothing may be fetched or run, whatever a name or a setting holds.
 POLICY = (
@@ -41,9 +37,9 @@ def render(run: RunData) -> str:
         _notices(run),
         _result(run),
         _held_out(run),
-        figures.learning_section(run),
-        figures.diagnostics_section(run),
-        figures.cost_section(run),
+        learning_section(run),
+        diagnostics_section(run),
+        cost_section(run),
         _numbers(run),
         _hospitals(run),
         _settings(run),

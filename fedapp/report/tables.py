@@ -8,7 +8,7 @@ from fedapp.report.intervals import Interval, wilson
 from fedapp.report.markup import Html, element, join, name
 from fedapp.report.run_data import METRICS, PHASES, RunData, number
 from fedapp.report.run_files import Metrics, Phases
-from fedapp.report.words import DASH, decimal, duration, interval_text, size
+from fedapp.report.units import DASH, decimal, duration, interval_text, size
 
 _HEADINGS = {"accuracy": "Accuracy", "auc": "AUC", "f1": "F1"}
 _GROUPS = {

@@ -19,7 +19,7 @@ from scipy import stats
 from fedapp.errors import FedappError
 from fedapp.report import write_report
 from fedapp.report.intervals import Interval, difference_noise, mean_interval, wilson
-from fedapp.report.words import duration, size
+from fedapp.report.units import duration, size
 
 
 class Page(HTMLParser):
@@ -410,7 +410,7 @@ def test_one_hospital_has_no_mean(tmp_path: Path) -> None:
 def test_hundreds_of_hospitals_stay_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedapp.report.figures.MOST_DRAWN", 15)
+    monkeypatch.setattr("fedapp.report.curves.MOST_DRAWN", 15)
     sites = {f"Hospital {number:03d}": 30 for number in range(40)}
     page = page_of(write_run(tmp_path / "run", sites=sites, rounds=1))
     assert sum(row[0] in sites for row in page.rows["results"] if row) == 40

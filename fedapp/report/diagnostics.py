@@ -1,0 +1,119 @@
+"""The diagnostics over rounds: loss, and what the updates have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from fedapp.report import plots
+from fedapp.report.cards import card, legend, mean_series
+from fedapp.report.markup import Html, element, join
+from fedapp.report.run_data import RunData
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One diagnostic plot: what it shows and how to read it."""
+
+    key: str
+    title: str
+    reading: str
+    series: Mapping[str, str]  # label -> key of the federation rows
+    low: float | None = 0.0
+    high: float | None = 1.0
+
+
+DIAGNOSTICS = (
+    Diagnostic(
+        "overlap",
+        "Overlap of subspaces",
+        "Do the updates stay in the column space of the shared B? 1: the same space; small steps "
+        "alone give that too.",
+        {
+            "root form, as in released code": "overlap",
+            "squared form, as in the paper": "overlap_squared",
+        },
+    ),
+    Diagnostic(
+        "cancellation",
+        "Cancellation",
+        "Length of the summed update over the sum of lengths. 1: nothing cancels; 0: everything.",
+        {"cumulative": "cancellation", "this round's work alone": "cancellation_increment"},
+    ),
+    Diagnostic(
+        "cosines",
+        "Agreement of directions",
+        "Cosine of each hospital's update with the merged one, and of hospitals with each other.",
+        {"hospital and merged": "client_global_cosine", "hospital and hospital": "pairwise_cosine"},
+        low=-1.0,
+    ),
+    Diagnostic(
+        "merge",
+        "Merge error",
+        "Distance of the merged model from the exact mean of the hospitals' models, relative to "
+        "that mean.",
+        {"merged and exact": "merge_error"},
+        high=None,
+    ),
+)
+
+
+def diagnostics_section(run: RunData) -> Html | None:
+    """Loss, and what the hospitals' updates have in common, over rounds."""
+    made = (_loss(run), *map(partial(_diagnostic, run), DIAGNOSTICS))
+    cards = [card_ for card_ in made if card_ is not None]
+    if not cards:
+        return None
+    note = (
+        "Computed from the updates as they arrive, before the merge, and averaged over the adapted "
+        "layers. The vertical scales zoom on the data. A number that is not defined, such as the "
+        "overlap in round 1 while the shared B is zero, is left out."
+    )
+    guide = element(
+        "div",
+        element("h3", "How to read the diagnostics"),
+        element("p", note, class_="quiet"),
+        class_="card guide",
+    )
+    return element(
+        "section",
+        element("h2", "Diagnostics", id="diagnostics"),
+        element("div", guide, *cards, class_="grid"),
+        aria_labelledby="diagnostics",
+    )
+
+
+def _loss(run: RunData) -> Html | None:
+    series = {
+        label: points
+        for label, phase, key in (
+            ("training", "personal", "train_loss"),
+            ("validation, as received", "received", "loss"),
+            ("validation, personal", "personal", "loss"),
+        )
+        if (points := mean_series([run.curve(s, phase, key) for s in run.site_names]))
+    }
+    if not series:
+        return None
+    reading = "Mean over hospitals; the penalty of a method is not part of it."
+    item = Diagnostic("loss", "Loss", reading, {}, high=None)
+    return _diagnostic_card(item, series)
+
+
+def _diagnostic(run: RunData, item: Diagnostic) -> Html | None:
+    series = {label: points for label, key in item.series.items() if (points := run.series(key))}
+    return _diagnostic_card(item, series) if series else None
+
+
+def _diagnostic_card(item: Diagnostic, series: Mapping[str, plots.Series]) -> Html:
+    svg = plots.diagnostic(
+        series,
+        key=f"diagnostic-{item.key}",
+        title=f"{item.title} over rounds",
+        low=item.low,
+        high=item.high,
+    )
+    entries = list(zip(("first", "second", "third"), series, strict=False))
+    above = join(element("p", item.reading, class_="quiet"), legend(entries))
+    return card(item.title, above, svg)
