@@ -8,8 +8,8 @@ from typing import Any
 from fedapp.peft_format import save_peft
 from fedapp.results import RunFolder, finite
 from server_app.card import model_card
-from server_app.handshake import Roster
 from server_app.log import log, warn
+from server_app.roster import Roster
 from server_app.strategies.base import BaseStrategy
 from server_app.summary import render, summarise
 

@@ -18,8 +18,9 @@ from fedapp.exchange import Action, Instruction, Reply
 from fedapp.results import RunFolder
 from fedapp.wire import PayloadCache, content_to_reply
 from server_app.collect import to_message
-from server_app.handshake import Roster, shake_hands
+from server_app.handshake import shake_hands
 from server_app.log import warn
+from server_app.roster import Roster
 from server_app.sampling import sample
 from server_app.training_round import Packer, site_config, train_instructions, validate
 from server_app.updates import Update

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -19,78 +16,13 @@ from fedapp.config import RunConfig
 from fedapp.errors import FedappError, HandshakeError, MissingReplies
 from fedapp.exchange import Action, Reply, SiteDescription
 from fedapp.wire import MESSAGE_TYPES, content_to_descriptions, describe_to_content
+from server_app.agreement import check_equal
 from server_app.collect import POLL_SECONDS, TTL_MARGIN_SECONDS, error_text, failure_text
 from server_app.log import log, names, warn
+from server_app.roster import Member, Roster
 from server_app.sampling import check_sites
 
 CLOCK_WARNING_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Member:
-    """One site of the roster.
-
-    Attributes
-    ----------
-    node_id : int
-        Flower's address of the node that hosts the site; random, never shown.
-    description : SiteDescription
-    clock_offset : float
-        Seconds by which the site's clock is ahead; 0 within the time the answer took.
-    """
-
-    node_id: int
-    description: SiteDescription
-    clock_offset: float
-
-
-class Roster:
-    """The sites of a run by name, sorted.
-
-    Parameters
-    ----------
-    members : dict of str to Member
-    """
-
-    def __init__(self, members: dict[str, Member]) -> None:
-        self.members = dict(sorted(members.items()))
-
-    @property
-    def sites(self) -> list[str]:
-        """Names of the sites, sorted."""
-        return list(self.members)
-
-    @property
-    def nodes(self) -> dict[str, int]:
-        """Node id by site."""
-        return {site: member.node_id for site, member in self.members.items()}
-
-    @property
-    def reference(self) -> SiteDescription:
-        """A description that holds for every site in all that was compared."""
-        return next(iter(self.members.values())).description
-
-    def largest_first(self, sites: list[str]) -> list[str]:
-        """Order sites by training records, most first, so that parallel workers end together."""
-
-        def key(site: str) -> tuple[int, str]:
-            return -self.members[site].description.examples.get("train", 0), site
-
-        return sorted(sites, key=key)
-
-    def digests(self) -> dict[str, Any]:
-        """What a resumed run must find again."""
-        first = self.reference
-        return {
-            "base model": first.base_model_digest,
-            "adapter layout": first.layout_digest,
-            "initial adapter": first.initial_digest,
-            "label map": list(first.label_map),
-            "records": {
-                site: dict(sorted(member.description.examples.items()))
-                for site, member in self.members.items()
-            },
-        }
 
 
 def shake_hands(grid: Grid, config: RunConfig, tick: Callable[[], None] | None = None) -> Roster:
@@ -116,7 +48,7 @@ def shake_hands(grid: Grid, config: RunConfig, tick: Callable[[], None] | None =
                 site=site,
             )
         members[site] = member
-    _check_equal(members, config)
+    check_equal(members, config)
     check_sites(members, config)
     roster = Roster(members)
     _tell(roster)
@@ -227,92 +159,6 @@ def _member(answer: _Answer) -> Member:
     elif description.clock > answer.answered:
         offset = description.clock - answer.answered
     return Member(answer.node_id, description, offset)
-
-
-@dataclass(frozen=True)
-class _Field:
-    """One thing that must be equal; ``expected`` is None where only the sites can tell."""
-
-    name: str
-    value: Callable[[SiteDescription], Any]
-    expected: Any
-    advice: str
-
-
-def _fields(config: RunConfig) -> list[_Field]:
-    # In the order in which one cause explains the next: a version before the digests it changes.
-    same_config = "all sites must run with the coordinator's settings"
-    return [
-        _Field(
-            "fedapp version",
-            lambda d: d.package_version,
-            fedapp.__version__,
-            f"install fedapp {fedapp.__version__} there",
-        ),
-        _Field(
-            "torch version",
-            lambda d: d.torch_version.partition("+")[0],
-            None,
-            "install the same torch everywhere, or the sites do not start from the same numbers",
-        ),
-        _Field("task", lambda d: d.task, config.model.task, same_config),
-        _Field(
-            "base model digest",
-            lambda d: d.base_model_digest,
-            None,
-            "give every site the same model files",
-        ),
-        _Field("rank", lambda d: d.rank, config.lora.rank, same_config),
-        _Field("alpha", lambda d: d.alpha, config.lora.alpha, same_config),
-        _Field("targets", lambda d: sorted(d.targets), sorted(config.lora.targets), same_config),
-        _Field("heads", lambda d: sorted(d.heads), None, same_config),
-        _Field("dtype", lambda d: d.dtype, None, same_config),
-        _Field(
-            "label map",
-            lambda d: list(d.label_map),
-            list(config.data.labels) or None,
-            "set data.labels to all labels in one order",
-        ),
-        _Field("adapter layout digest", lambda d: d.layout_digest, None, same_config),
-        _Field(
-            "threads",
-            lambda d: d.threads,
-            config.train.threads or None,
-            "set train.threads, since sums depend on the number of threads",
-        ),
-        _Field(
-            "initial adapter digest",
-            lambda d: d.initial_digest,
-            None,
-            "the sites derive different first adapters from the same seed; "
-            "install the same packages everywhere",
-        ),
-    ]
-
-
-def _check_equal(members: dict[str, Member], config: RunConfig) -> None:
-    for field in _fields(config):
-        values = {site: field.value(member.description) for site, member in members.items()}
-        expected = field.expected if field.expected is not None else _most_common(values)
-        for site, got in values.items():
-            if got != expected:
-                source = "the settings" if field.expected is not None else "the other sites"
-                raise HandshakeError(
-                    f"{field.name} is {_show(got)}, expected {_show(expected)} as {source} "
-                    f"have it; {field.advice}",
-                    site=site,
-                )
-
-
-def _most_common(values: dict[str, Any]) -> Any:
-    """Return the value that most sites have (the first site's on a tie)."""
-    texts = [json.dumps(value) for value in values.values()]
-    return json.loads(Counter(texts).most_common(1)[0][0]) if texts else None
-
-
-def _show(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return f"'{text}'" if isinstance(value, list | str) else text
 
 
 def _tell(roster: Roster) -> None:

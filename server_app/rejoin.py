@@ -14,8 +14,8 @@ from fedapp.errors import WireError
 from fedapp.exchange import Action, Reply, SiteDescription
 from fedapp.wire import MESSAGE_TYPES, content_to_descriptions, describe_to_content
 from server_app.collect import POLL_SECONDS, TTL_MARGIN_SECONDS, Tick, collect_messages
-from server_app.handshake import Roster
 from server_app.log import log, names, warn
+from server_app.roster import Roster
 
 # What may differ between two descriptions of one site: time, and remarks for the reader.
 _MAY_DIFFER = {"clock", "notes", "device"}

@@ -28,10 +28,11 @@ from server_app.checkpoint import (
 )
 from server_app.collect import Collected, collect
 from server_app.finish import write_results
-from server_app.handshake import Roster, shake_hands
+from server_app.handshake import shake_hands
 from server_app.log import log, names, warn
 from server_app.metrics import Row, round_rows, site_rows
 from server_app.progress import Progress
+from server_app.roster import Roster
 from server_app.sampling import sample, training_sites
 from server_app.strategies.base import BaseStrategy
 from server_app.training_round import Packer, TrainingRound, site_config

@@ -14,9 +14,9 @@ from fedapp.errors import MergeRefused, MissingReplies, UpdateRefused
 from fedapp.exchange import Action, Instruction, Reply
 from fedapp.validation import check_update
 from server_app.collect import Problem, Tick, collect
-from server_app.handshake import Roster
 from server_app.log import log, names, warn
 from server_app.rejoin import wait_for_sites
+from server_app.roster import Roster
 from server_app.sampling import needed_replies
 from server_app.strategies.base import BaseStrategy
 from server_app.updates import Update

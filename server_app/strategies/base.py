@@ -28,7 +28,7 @@ from server_app.state import State
 from server_app.updates import Update
 
 if TYPE_CHECKING:
-    from server_app.handshake import Roster
+    from server_app.roster import Roster
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,75 @@
+"""The sites of a run and what they said of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedapp.exchange import SiteDescription
+
+
+@dataclass(frozen=True)
+class Member:
+    """One site of the roster.
+
+    Attributes
+    ----------
+    node_id : int
+        Flower's address of the node that hosts the site; random, never shown.
+    description : SiteDescription
+    clock_offset : float
+        Seconds by which the site's clock is ahead; 0 within the time the answer took.
+    """
+
+    node_id: int
+    description: SiteDescription
+    clock_offset: float
+
+
+class Roster:
+    """The sites of a run by name, sorted.
+
+    Parameters
+    ----------
+    members : dict of str to Member
+    """
+
+    def __init__(self, members: dict[str, Member]) -> None:
+        self.members = dict(sorted(members.items()))
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of the sites, sorted."""
+        return list(self.members)
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """Node id by site."""
+        return {site: member.node_id for site, member in self.members.items()}
+
+    @property
+    def reference(self) -> SiteDescription:
+        """A description that holds for every site in all that was compared."""
+        return next(iter(self.members.values())).description
+
+    def largest_first(self, sites: list[str]) -> list[str]:
+        """Order sites by training records, most first, so that parallel workers end together."""
+
+        def key(site: str) -> tuple[int, str]:
+            return -self.members[site].description.examples.get("train", 0), site
+
+        return sorted(sites, key=key)
+
+    def digests(self) -> dict[str, Any]:
+        """What a resumed run must find again."""
+        first = self.reference
+        return {
+            "base model": first.base_model_digest,
+            "adapter layout": first.layout_digest,
+            "initial adapter": first.initial_digest,
+            "label map": list(first.label_map),
+            "records": {
+                site: dict(sorted(member.description.examples.items()))
+                for site, member in self.members.items()
+            },
+        }
