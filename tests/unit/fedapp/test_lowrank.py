@@ -205,6 +205,14 @@ class TestWeightedSumSvd:
         assert lowrank_krylov.leading_svd(near.pairs, near.weights, 4) is not None
         assert lowrank_krylov.leading_svd(flat.pairs, flat.weights, 4) is None
 
+    def test_a_flat_spectrum_costs_one_cycle_only(self, monkeypatch):
+        flat, calls = _many("independent", 90, 300, 220), []
+        apply = lowrank_krylov.apply
+        monkeypatch.setattr(lowrank_krylov, "apply", lambda *a: (calls.append(1), apply(*a))[1])
+
+        assert lowrank_krylov.leading_svd(flat.pairs, flat.weights, 4) is None
+        assert len(calls) == lowrank_krylov.BLOCKS
+
     @pytest.mark.parametrize("clients", [28, 90])
     def test_the_iteration_agrees_with_the_exact_way(self, clients, monkeypatch):
         federation = _many("near", clients, 300, 220)
