@@ -98,9 +98,11 @@ def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
     running, started = daemon.ensure(home)
     if started:
         say(f"Started this project's Flower daemon on 127.0.0.1:{running.port}")
-    elif left := session.stop_unfinished(home):
-        say(f"Stopped {len(left)} run(s) that an earlier command had left behind")
-    current = session.Session(home, request, typer.echo)
+    elif left := running.runs():
+        session.stop_unfinished(home)
+        wait_for_end(left, _RUN_END)
+        say("Stopped a run that an earlier command had left behind")
+    current = session.Session(home, running.process, request, typer.echo)
     try:
         return judge(current.execute(), folder, request.log)
     except Interrupted as interrupted:
@@ -112,19 +114,16 @@ def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
             return judge(ended, folder, request.log)
         _mark_stopped(folder, current.run_id, interrupted.exit_code)
         return Verdict(interrupted.exit_code, "the run was stopped before its end")
-    except flower.FlowerError:
-        if running.process.alive:
-            raise
-        raise flower.FlowerError(
-            f"the Flower daemon ended during the run; see {home.path / 'daemon.log'}"
-        ) from None
+    except session.DaemonLost as lost:
+        _mark_stopped(folder, current.run_id, lost.exit_code)
+        raise
 
 
 def _mark_stopped(folder: Path, run_id: str, exit_code: int) -> None:
-    # The server half is killed by the stop, so it cannot write this itself.
+    # The server half was killed, so it could not write this itself.
     status = read_status(folder)
     if status.get("state") == "running" and str(status.get("run_id")) == run_id:
-        RunFolder(folder).write_status("stopped", "interrupted by a signal", exit_code)
+        RunFolder(folder).write_status("stopped", "stopped from outside", exit_code)
 
 
 def _conclude(verdict: Verdict, folder: Path) -> None:

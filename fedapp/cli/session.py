@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from fedapp.cli import flower, stream
 from fedapp.cli.home import Home
+from fedapp.cli.process import Process
 
 _END_DEADLINE = 90.0
 _MOST_LOGS = 10
@@ -42,20 +42,27 @@ class Request:
     verbose: bool = False
 
 
+class DaemonLost(flower.FlowerError):
+    """The daemon ended before the run."""
+
+
 class Session:
     """A run in progress.
 
     Parameters
     ----------
     home : Home
-        Its daemon must be up.
+    daemon : Process
+        The home's daemon.
     request : Request
     show : callable
         Prints one line.
     """
 
-    def __init__(self, home: Home, request: Request, show: Callable[[str], None]) -> None:
-        self._home, self._request, self._show = home, request, show
+    def __init__(
+        self, home: Home, daemon: Process, request: Request, show: Callable[[str], None]
+    ) -> None:
+        self._home, self._daemon, self._request, self._show = home, daemon, request, show
         self._child: subprocess.Popen[str] | None = None
         self.run_id = ""
 
@@ -64,12 +71,19 @@ class Session:
 
         Raises
         ------
+        DaemonLost
+            If the daemon ends before the run.
         FlowerError
-            If Flower refuses the run or its daemon disappears.
+            If Flower refuses the run.
         Interrupted
             If a signal arrives; `stop` is then the caller's next step.
         """
         last = self._stream()
+        if not self._daemon.alive:
+            raise DaemonLost(
+                "the Flower daemon ended during the run; see "
+                f"{self._home.path / 'daemon.log'} and {self._request.log}"
+            )
         if not self.run_id:
             raise flower.FlowerError(f"Flower did not start the run: {last or 'no reason given'}")
         return self.wait()
@@ -104,6 +118,8 @@ class Session:
             If the daemon does not do it.
         """
         self._end_child()
+        if not self._daemon.alive:
+            return flower.Run(self.run_id, "finished:stopped", "the daemon ended")
         if not self.run_id:  # interrupted between the start and the line that names the run
             stopped = stop_unfinished(self._home)
             return stopped[-1] if stopped else flower.Run("", "finished:stopped", "never started")
@@ -117,6 +133,7 @@ class Session:
         self._child = _start(self._home, self._request)
         kept, last = stream.LineFilter(), ""
         assert self._child.stdout is not None
+        threading.Thread(target=self._watch, args=(self._child,), daemon=True).start()
         with self._request.log.open("w", encoding="utf-8") as log:
             for line in self._child.stdout:
                 log.write(line)
@@ -129,9 +146,16 @@ class Session:
         self._child.wait()
         return last
 
+    def _watch(self, child: subprocess.Popen[str]) -> None:
+        # `flwr run` tries for ever to reach a daemon that has gone.
+        while child.poll() is None:
+            if not self._daemon.alive:
+                self._end_child()
+            time.sleep(1.0)
+
     def _end_child(self) -> None:
         if self._child is not None and self._child.poll() is None:
-            os.killpg(self._child.pid, signal.SIGKILL)  # it only shows the stream
+            self._child.kill()  # it only shows the stream
             self._child.wait()
 
 
