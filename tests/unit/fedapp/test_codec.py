@@ -385,6 +385,12 @@ class TestLayout:
             Layout.from_json(text)
         assert caught.value.reason == reason
 
+    def test_a_key_that_occurs_twice_is_refused_even_if_both_agree(self):
+        text = pack(_example()).layout.to_json()
+
+        with pytest.raises(UpdateRefused, match="a key occurs twice"):
+            Layout.from_json('{"codec": "fp32", ' + text[1:])
+
     def test_a_hundred_thousand_arrays_are_too_many(self):
         fields = json.loads(pack(_example()).layout.to_json())
         fields["tensors"] = {f"t{number:06}": [1] for number in range(100_000)}
