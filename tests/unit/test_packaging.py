@@ -116,3 +116,49 @@ def test_the_sentiment_archive_has_one_hash() -> None:
 def test_the_coordinators_half_needs_no_torch() -> None:
     core = {Requirement(text).name for text in PROJECT["project"]["dependencies"]}
     assert not core & {"torch", "transformers", "peft", "datasets"}
+
+
+def test_no_file_names_a_package_index_or_a_home_folder() -> None:
+    """Where packages come from is the business of pip's configuration."""
+    index = [r"https?://\S*/(simple|whl)\b", "--(extra-)?index-url", "--find-links"]
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    pattern = re.compile("|".join([*index, "/root/", "/home/[a-z]+/"]))
+    found = []
+    for name in filter(None, names):
+        path = ROOT / name
+        if not path.is_file() or path == Path(__file__):
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # a picture
+        found += [f"{name}: {match.group()}" for match in pattern.finditer(text)]
+    assert found == []
+
+
+@pytest.mark.parametrize("version", [(3, 9), (3, 10)])
+def test_make_refuses_an_old_python_in_words(version: tuple[int, int], tmp_path: Path) -> None:
+    python = tmp_path / "python3"
+    python.write_text(
+        '#!/bin/sh\ncase "$1" in --version) echo Python ' + "{}.{}".format(*version)
+        + ";; *) exit 1;; esac\n"
+    )  # fmt: skip
+    python.chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "demo.txt").write_bytes(
+        (ROOT / "requirements" / "demo.txt").read_bytes()
+    )
+
+    chosen = subprocess.run(
+        ["make", f"PYTHON={python}", "setup"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert chosen.returncode == 2
+    assert "needs Python 3.11 or newer" in chosen.stderr
+    assert "Python {}.{}".format(*version) in chosen.stderr
+    none = subprocess.run(["make", "PYTHON=", "run"], cwd=tmp_path, capture_output=True, text=True)
+    assert "found none" in none.stderr
+    assert not (tmp_path / ".venv").exists()

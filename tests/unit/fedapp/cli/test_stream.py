@@ -12,7 +12,7 @@ Using SuperLink: fedapp (127.0.0.1:43095)
 Successfully started run 10134543587775315627
 {GREEN}INFO {END}:      Starting Flower Simulation
 \x1b[93mWARNING {END}:   Since flwr 1.32, default simulated SuperNodes changed from 10 to 2.
-Successfully installed fedapp to /home/me/.fedapp/apps/fedapp.fedapp.0.1.0.180b869c.
+Successfully installed fedapp to /there/.fedapp/apps/fedapp.fedapp.0.1.0.180b869c.
 + 17:04:55  run folder: /runs/x
 /site-packages/ray/_private/worker.py:2051: FutureWarning: Tip: In future versions of Ray, ...
   warnings.warn(
