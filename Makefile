@@ -24,7 +24,7 @@ test-slow: setup
 	@$(BIN)/python -m pytest -m "(slow or chaos) and not docker and not gpu" $(ARGS)
 
 bench: setup
-	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done
 
 lint: setup
 	$(BIN)/ruff check .
