@@ -20,22 +20,16 @@ COLUMNS = (
     *("thalch", "exang", "oldpeak", "slope", "ca", "thal", "num"),
 )
 SEX = {"Male": "man", "Female": "woman"}
-CHEST_PAIN = {
-    "asymptomatic": "no chest pain",
-    "non-anginal": "other chest pain",
-    "atypical angina": "atypical angina",
-    "typical angina": "typical angina",
-}
 ECG = {
-    "normal": "normal ECG",
-    "lv hypertrophy": "LVH on ECG",
-    "st-t abnormality": "abnormal ECG",
+    "normal": "ECG normal",
+    "lv hypertrophy": "ECG LVH",
+    "st-t abnormality": "ECG abnormal",
 }
-SLOPE = {"flat": "flat", "upsloping": "rising", "downsloping": "falling"}
+SLOPE = {"flat": "flat slope", "upsloping": "rising slope", "downsloping": "falling slope"}
 SCAN = {
-    "normal": "normal scan",
-    "reversable defect": "reversible defect",
-    "fixed defect": "fixed defect",
+    "normal": "thallium normal",
+    "reversable defect": "thallium reversible defect",
+    "fixed defect": "thallium fixed defect",
 }
 
 
@@ -74,9 +68,9 @@ def note(row: Mapping[str, str]) -> str:
     costs no token of a BERT tokenizer, a comma does. A cholesterol or pressure of 0 is how the
     original files mark a missing value.
     """
-    lines = [f"{SEX[row['sex']]} {float(row['age']):.0f}", CHEST_PAIN[row["cp"]]]
+    lines = [f"{SEX[row['sex']]} {float(row['age']):.0f}", row["cp"]]
     if _number(row["trestbps"]):
-        lines.append(f"pressure {_number(row['trestbps']):.0f}")
+        lines.append(f"BP {_number(row['trestbps']):.0f}")
     if _number(row["chol"]):
         lines.append(f"cholesterol {_number(row['chol']):.0f}")
     if row["fbs"]:
@@ -86,11 +80,11 @@ def note(row: Mapping[str, str]) -> str:
     if _number(row["thalch"]):
         lines.append(f"peak pulse {_number(row['thalch']):.0f}")
     if row["exang"]:
-        lines.append("exercise pain" if _true(row["exang"]) else "no exercise pain")
-    segment = [SLOPE[row["slope"]]] if row["slope"] else []
-    segment += [f"ST {float(row['oldpeak']):g}"] if row["oldpeak"] else []
-    if segment:
-        lines.append(" ".join(segment))
+        lines.append("exercise angina" if _true(row["exang"]) else "no exercise angina")
+    if row["oldpeak"]:
+        lines.append(f"ST depression {float(row['oldpeak']):g}")
+    if row["slope"]:
+        lines.append(SLOPE[row["slope"]])
     if row["ca"]:
         lines.append(f"{float(row['ca']):.0f} vessels")
     if row["thal"]:
