@@ -189,14 +189,16 @@ class RoundLoop:
         log("local-only baseline · every site trains alone")
         payload = {"adapter": self._initial_adapter(roster)}
         timeout = self.config.federation.round_timeout * self._rounds
-        self._measure(roster, Action.LOCAL_ONLY, {site: payload for site in sites}, timeout)
+        payloads = {site: payload for site in sites}
+        self._measure(roster, Action.LOCAL_ONLY, payloads, timeout, ("validation", "test"))
 
     def _final_test(self, roster: Roster) -> None:
         """Test the final model at every site, held-out ones included."""
         sites = roster.largest_first(roster.sites)
         self._progress.phase("final test", sites, 1.0, 1.0)
         payloads = {site: self.strategy.evaluation_payloads(site) for site in sites}
-        self._measure(roster, Action.EVALUATE, payloads, self.config.federation.round_timeout)
+        timeout = self.config.federation.round_timeout
+        self._measure(roster, Action.EVALUATE, payloads, timeout, ("test",))
 
     def _measure(
         self,
@@ -204,6 +206,7 @@ class RoundLoop:
         action: Action,
         payloads: dict[str, dict[str, Adapter]],
         timeout: float,
+        splits: tuple[str, ...],
     ) -> None:
         """Gather metrics that no model depends on: a site that fails is named and left out."""
         packer = Packer(self.config)
@@ -214,7 +217,7 @@ class RoundLoop:
                 config=site_config(self.config),
                 round=self._rounds,
                 payloads=packer.pack(adapters),
-                splits=("test",),
+                splits=splits,
                 progress_file=self._progress_file,
             )
             for site, adapters in payloads.items()

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.adapter import Adapter
+from fedapp.codec import pack
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import FedappError, MergeRefused
 from fedapp.registry import METHODS
@@ -99,10 +100,10 @@ class BaseStrategy(Strategy):
         return self.optimizer.step(previous, merged)
 
     def diagnostics(
-        self, round: int, previous: Adapter, updates: Sequence[Update], merged: Adapter
+        self, round: int, sent: Adapter, updates: Sequence[Update], merged: Adapter
     ) -> dict[str, float]:
         """Return numbers that describe the round, such as the overlap of the subspaces."""
-        return round_diagnostics(previous, updates, merged)
+        return round_diagnostics(sent, updates, merged)
 
     def state_dict(self) -> State:
         """What must survive a restart: adapters, numpy arrays and JSON values by name."""
@@ -162,7 +163,13 @@ class BaseStrategy(Strategy):
             self.load_state_dict(before)
             raise
         self.adapter = stepped
-        return Aggregate(stepped, self.diagnostics(round, previous, updates, merged))
+        sent = self.through_codec(previous)
+        return Aggregate(stepped, self.diagnostics(round, sent, updates, merged))
+
+    def through_codec(self, adapter: Adapter) -> Adapter:
+        """Return ``adapter`` as it reads after one way over the wire (rounded unless fp32)."""
+        codec = self.config.federation.codec
+        return adapter if codec == "fp32" else pack(adapter, codec).unpack()
 
     # ---- Flower's interface -----------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedapp.adapter import Adapter
-from fedapp.codec import pack
 from server_app.merges import average_b_then_svd
 from server_app.strategies.base import BaseStrategy
 from server_app.updates import Update
@@ -33,11 +32,6 @@ class FedSvd(BaseStrategy):
 
     def merge(self, round: int, updates: Sequence[Update]) -> Adapter:
         """Return the mean of B times A in the basis where A is orthonormal."""
-        return average_b_then_svd(updates, self._as_returned())
-
-    def _as_returned(self) -> Adapter:
-        """Return the current model as a site that changes nothing would send it back."""
-        adapter = self.adapter
-        for _way in ("to the site", "and back"):
-            adapter = pack(adapter, self.config.federation.codec).unpack()
-        return adapter
+        # A site that trains B alone sends the A it received back, so it is rounded twice.
+        as_returned = self.through_codec(self.through_codec(self.adapter))
+        return average_b_then_svd(updates, as_returned)
