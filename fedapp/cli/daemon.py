@@ -5,21 +5,27 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 from fedapp import atomic
 from fedapp.cli import flower
 from fedapp.cli.home import Home, locked, shared_folder
-from fedapp.cli.process import Process
+from fedapp.cli.process import Process, end_all, with_environment
+
+T = TypeVar("T")
 
 _START_DEADLINE = 60.0
 _END_GRACE = 15.0
+_RUN_GRACE = 10.0
 _ATTEMPTS = 3
 
 
@@ -40,9 +46,24 @@ class Daemon:
     port: int
     build: str
 
-    def runs(self) -> list[Process]:
-        """Return the processes that execute runs: the children of Flower's executor."""
-        return [run for executor in self.process.children() for run in executor.descendants()]
+    def executing(self) -> list[Process]:
+        """Return the processes that execute runs, each followed by all that it has started."""
+        runs = [run for executor in self.process.children() for run in executor.children()]
+        return [process for run in runs for process in (run, *run.descendants())]
+
+    def end_runs(self, stop: Callable[[], T]) -> T:
+        """Call ``stop``, which tells Flower to end the runs, and see that their processes do.
+
+        Flower lets a run go on for seconds, in which it could still write to its folder.
+        """
+        family = self.executing()
+        result = stop()
+        family += self.executing()
+        for process in family:
+            if "flwr-simulation" in process.command():
+                process.send(signal.SIGTERM)
+        end_all(family, _RUN_GRACE)
+        return result
 
 
 def ensure(home: Home) -> tuple[Daemon, bool]:
@@ -72,6 +93,13 @@ def end(home: Home) -> Daemon | None:
         return daemon
 
 
+def end_leftovers(home: Home) -> None:
+    """End what a daemon that was killed has left running: it would write on, unsupervised."""
+    for process in with_environment("FLWR_HOME", str(home.flower)):
+        if any(name in process.command() for name in ("flower-superexec", "flwr-simulation")):
+            process.terminate(_RUN_GRACE)
+
+
 def read(home: Home) -> Daemon | None:
     """Return the recorded daemon, running or not."""
     try:
@@ -91,6 +119,7 @@ def _build() -> str:
 
 
 def _start(home: Home) -> Daemon:
+    end_leftovers(home)
     # A fresh daemon knows no earlier run, so what they left in Flower's home is rubbish.
     for leftover in ("apps", "runtime-envs"):
         shutil.rmtree(home.flower / leftover, ignore_errors=True)

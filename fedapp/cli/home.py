@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedapp.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Home:
@@ -25,12 +27,24 @@ class Home:
 
     @classmethod
     def of(cls, project: Path) -> Home:
-        """Return the home of the app in ``project``, creating it if needed."""
+        """Return the home of the app in ``project``, creating it if needed.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be created.
+        """
         project = project.resolve()
         digest = hashlib.sha256(str(project).encode()).hexdigest()[:10]
         home = cls(shared_folder() / "projects" / f"{project.name or 'root'}-{digest}")
-        for folder in (home.path, home.flower, home.neutral, home.logs):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            for folder in (home.path, home.flower, home.neutral, home.logs):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ConfigError(
+                f"the folder {home.path} for Flower's own files cannot be created "
+                f"({error.strerror}); give this account a writable home folder"
+            ) from None
         return home
 
     @property
@@ -50,10 +64,8 @@ class Home:
 
 
 def shared_folder() -> Path:
-    """Return ``~/.fedapp``."""
-    folder = Path.home() / ".fedapp"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder
+    """Return ``~/.fedapp``, which the first `Home` creates."""
+    return Path.home() / ".fedapp"
 
 
 class Busy(Exception):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,14 @@ class Process:
         """Whether it still runs; one that has ended but was not collected does not."""
         return bool(self.started) and _start_time(self.pid) == self.started
 
+    def command(self) -> str:
+        """Return its command line; "" if it has ended."""
+        if not self.alive:
+            return ""
+        if (_PROC / "self").exists():
+            return _command(self.pid)
+        return _ps("-o", "args=", "-p", str(self.pid)).strip()
+
     def children(self) -> list[Process]:
         """Return the processes it has started and that still run."""
         pids = [pid for pid, parent in _parents() if parent == self.pid]
@@ -63,10 +72,7 @@ class Process:
             return False
         family = [self, *self.descendants()]
         self.send(signal.SIGTERM)
-        if not wait_for_end(family, grace):
-            for member in family:
-                member.send(signal.SIGKILL)
-            wait_for_end(family, grace)
+        end_all(family, grace)
         return True
 
     def send(self, number: int) -> None:
@@ -76,6 +82,39 @@ class Process:
                 os.kill(self.pid, number)
             except ProcessLookupError:
                 return
+
+
+def end_all(processes: Iterable[Process], grace: float) -> None:
+    """Wait until they have ended by themselves, and force those that have not.
+
+    Parameters
+    ----------
+    processes : iterable of Process
+        Only processes that this command, or a daemon of it, has started.
+    grace : float
+        Seconds to wait before the forced end.
+    """
+    known = list(dict.fromkeys(processes))
+    if not wait_for_end(known, grace):
+        for process in known:
+            process.send(signal.SIGKILL)
+        wait_for_end(known, grace)
+
+
+def with_environment(name: str, value: str) -> list[Process]:
+    """Return this account's processes that have ``name=value`` in their environment.
+
+    Empty on systems without ``/proc``.
+    """
+    wanted = f"{name}={value}".encode()
+    found = []
+    for entry in _PROC.glob("[0-9]*"):
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(Process.of(int(entry.name)))
+        except OSError:
+            continue  # it has ended, or is not ours
+    return found
 
 
 def wait_for_end(processes: list[Process], seconds: float) -> bool:
@@ -102,6 +141,14 @@ def _parents() -> list[tuple[int, int]]:
         return [(pid, int(fields[1])) for pid in pids if (fields := _stat(pid))]
     rows = [line.split() for line in _ps("-A", "-o", "pid=,ppid=").splitlines()]
     return [(int(pid), int(parent)) for pid, parent in rows]
+
+
+def _command(pid: int) -> str:
+    try:
+        words = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ""
+    return words.replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def _stat(pid: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +11,11 @@ import typer
 from fedapp.cli import daemon, flower, resources, session, settings
 from fedapp.cli.console import fail, say
 from fedapp.cli.home import Busy, Home, locked
-from fedapp.cli.process import wait_for_end
 from fedapp.cli.signals import Interrupted, interruptible
 from fedapp.cli.verdict import Verdict, judge, read_status
 from fedapp.config import RunConfig
 from fedapp.report import write_report
 from fedapp.results import RunFolder
-
-_RUN_END = 20.0
 
 
 def run(
@@ -98,23 +96,21 @@ def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
     running, started = daemon.ensure(home)
     if started:
         say(f"Started this project's Flower daemon on 127.0.0.1:{running.port}")
-    elif left := running.runs():
-        session.stop_unfinished(home)
-        wait_for_end(left, _RUN_END)
+    elif running.executing():
+        running.end_runs(lambda: session.stop_unfinished(home))
         say("Stopped a run that an earlier command had left behind")
     current = session.Session(home, running.process, request, typer.echo)
     try:
         return judge(current.execute(), folder, request.log)
     except Interrupted as interrupted:
         say("Stopping the run; again to leave at once")
-        executing = running.runs()
-        ended = current.stop()
-        wait_for_end(executing, _RUN_END)  # else a resumed run could meet its predecessor
-        if ended.status == "finished:completed":  # it was faster than the signal
-            return judge(ended, folder, request.log)
+        ended = running.end_runs(current.stop)
+        if read_status(folder).get("state") == "completed":  # it was faster than the signal
+            return judge(replace(ended, status="finished:completed"), folder, request.log)
         _mark_stopped(folder, current.run_id, interrupted.exit_code)
         return Verdict(interrupted.exit_code, "the run was stopped before its end")
     except session.DaemonLost as lost:
+        daemon.end_leftovers(home)
         _mark_stopped(folder, current.run_id, lost.exit_code)
         raise
 

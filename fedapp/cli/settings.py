@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,7 @@ def resolve(
     if not flat.get("output-dir"):
         flat["output-dir"] = str(here / "runs")
     config = RunConfig.from_flat(flat)
+    _check_writable(Path(config.resume or config.output_dir))
     if config.resume:
         return config
     if not config.name:
@@ -87,6 +89,7 @@ def write_overrides(config: RunConfig, app: Path, path: Path) -> None:
     A file needs no quoting, whereas Flower splits a command-line value at quotes and spaces.
     """
     own = app_settings(app)
+    # What is neither in the app nor changed is left out: Flower refuses keys the app lacks.
     changed = {key: value for key, value in config.to_flat().items() if own.get(key) != value}
     defaults = RunConfig().to_flat()
     changed = {k: v for k, v in changed.items() if k in own or v != defaults[k]}
@@ -100,6 +103,19 @@ def _resumed(path: Path) -> dict[str, Scalar]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder.config_file} cannot be read: {error!r}") from None
     return {**flatten(stored), "resume": str(folder.path)}
+
+
+def _check_writable(folder: Path) -> None:
+    """Find out now what the run would only find out after Flower's start."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {folder} for run folders cannot be created ({error.strerror}); choose "
+            "another --output-dir"
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"the folder {folder} is not writable; choose another --output-dir")
 
 
 def _free(root: Path, name: str) -> str:

@@ -122,7 +122,7 @@ def test_a_signal_stops_the_run_cleanly(desk: Desk, app: Path, number: int, code
     name = f"stopped-{code}"
     process = desk.start("run", app, "-c", "data.text-column=wait", "--name", name)
     wait_for_line(process, "waiting")
-    running = desk.daemon(app).runs()
+    running = desk.daemon(app).executing()
     assert running
 
     process.send_signal(number)
@@ -143,7 +143,7 @@ def test_what_a_killed_command_left_running_is_stopped_by_the_next(desk: Desk, a
     second = desk.fedapp("run", app, "--name", "second")
     assert second.returncode == 1
     assert f"another run of this project is in progress (process {process.pid})" in second.stderr
-    orphans = desk.daemon(app).runs()
+    orphans = desk.daemon(app).executing()
     process.kill()
     process.communicate()
     assert any(orphan.alive for orphan in orphans)
@@ -187,11 +187,13 @@ def test_stop_ends_a_run_in_progress_too(desk: Desk, app: Path) -> None:
 def test_a_daemon_that_was_killed_is_replaced(desk: Desk, app: Path) -> None:
     process = desk.start("run", app, "-c", "data.text-column=wait", "--name", "before")
     wait_for_line(process, "waiting")
-    killed = desk.daemon(app).process
+    killed, orphans = desk.daemon(app).process, desk.daemon(app).executing()
+    assert orphans
     os.kill(killed.pid, signal.SIGKILL)
     process.communicate(timeout=90)
     assert process.returncode == 1
     assert desk.status("before")["state"] == "stopped"
+    assert not any(orphan.alive for orphan in orphans)
 
     done = desk.fedapp("run", app, "--name", "after")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedapp.cli.home import Busy, Home, locked
+from fedapp.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +39,12 @@ def test_a_held_lock_names_its_holder(tmp_path: Path) -> None:
         pass
     with locked(path, wait=False):
         pass
+
+
+def test_a_home_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="give this account a writable home folder"):
+        Home.of(tmp_path)

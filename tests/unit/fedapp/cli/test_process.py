@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedapp.cli.process import Process, wait_for_end
+from fedapp.cli.process import Process, end_all, wait_for_end, with_environment
 
 STUBBORN = (
     "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
@@ -75,3 +75,21 @@ def test_terminate_ends_the_whole_family_of_a_stubborn_process() -> None:
 
 def test_waiting_ends_at_the_deadline(sleeper: subprocess.Popen[bytes]) -> None:
     assert not wait_for_end([Process.of(sleeper.pid)], 0.1)
+
+
+def test_processes_are_found_by_their_environment() -> None:
+    child = subprocess.Popen(["sleep", "60"], env={"FEDAPP_TEST": "a=b c"})
+    try:
+        assert with_environment("FEDAPP_TEST", "a=b c") == [Process.of(child.pid)]
+        assert with_environment("FEDAPP_TEST", "a=b") == []
+        assert Process.of(child.pid).command() == "sleep 60"
+    finally:
+        child.kill()
+        child.wait()
+    assert Process.of(child.pid).command() == ""
+
+
+def test_who_does_not_end_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
+    process = Process.of(sleeper.pid)
+    end_all([process, process, Process(process.pid, "another one")], 0.1)
+    assert sleeper.wait(timeout=5) == -signal.SIGKILL

@@ -102,3 +102,10 @@ def test_flower_reads_the_same_settings_from_the_overrides(app: Path, here: Path
     assert set(flatten(tomllib.loads(path.read_text()))) == {
         "data.text-column", "train.learning-rate", "output-dir", "name",
     }  # fmt: skip
+
+
+def test_a_folder_for_runs_that_cannot_be_made_is_refused(app: Path, here: Path) -> None:
+    here.mkdir()
+    (here / "file").write_text("")
+    with pytest.raises(ConfigError, match="choose another --output-dir"):
+        resolve(app, [], {"output-dir": "file/runs"}, here)
