@@ -5,55 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from desk import Desk, wait_for_line
 from tiny_app import write_app
 
-from fedapp.cli import daemon
 from fedapp.cli.home import Home
 
 pytestmark = pytest.mark.slow
-
-COMMAND = [sys.executable, "-c", "from fedapp.cli import app; app(prog_name='fedapp')"]
-
-
-class Desk:
-    """One user account with a home of its own, working in one directory."""
-
-    def __init__(self, root: Path) -> None:
-        self.home, self.here = root / "home", root / "here"
-        self.here.mkdir()
-        self.environment = {**os.environ, "HOME": str(self.home), "COLUMNS": "200"}
-        self.projects: list[Path] = []
-
-    def app(self, name: str, saying: str = "hello") -> Path:
-        folder = write_app(self.here.parent / name, saying)
-        self.projects.append(folder)
-        return folder
-
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
-            cwd=self.here, env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def fedapp(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments)
-        output, errors = process.communicate(timeout=180)
-        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
-
-    def daemon(self, project: Path) -> daemon.Daemon:
-        found = daemon.read(Home(next((self.home / ".fedapp/projects").glob(f"{project.name}-*"))))
-        assert found is not None
-        return found
-
-    def status(self, name: str) -> dict[str, object]:
-        return json.loads((self.here / "runs" / name / "status.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +28,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 @pytest.fixture(scope="module")
 def app(desk: Desk) -> Path:
     return desk.app("one")
-
-
-def wait_for_line(process: subprocess.Popen[str], words: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if words in line:
-            return
-    raise AssertionError(f"ended with {process.wait()} before saying {words!r}")
 
 
 def test_a_run_that_completes_returns_0(desk: Desk, app: Path) -> None:
