@@ -107,14 +107,14 @@ class TrainSection(_Section):
     """Local training at a site."""
 
     optimizer: Literal["adamw", "sgd"] = _setting("adamw", "local optimiser")
-    learning_rate: float = _setting(2e-3, "peak learning rate", gt=0, le=100)
+    learning_rate: float = _setting(3e-3, "peak learning rate", gt=0, le=100)
     weight_decay: float = _setting(0.01, "decoupled for adamw, L2 for sgd", ge=0, le=10)
     momentum: float = _setting(0.9, "momentum of sgd", ge=0, lt=1)
     schedule: Literal["constant", "linear", "cosine"] = _setting(
         "constant", "decay of the learning rate over the whole run, not per round"
     )
     warmup_fraction: float = _setting(0.0, "share of all steps with a linear warm-up", ge=0, lt=1)
-    local_epochs: int = _setting(1, "passes over the training split per round", "epochs", ge=1)
+    local_epochs: int = _setting(2, "passes over the training split per round", "epochs", ge=1)
     max_steps: int = _setting(0, "most optimiser steps per round; 0: no limit", "steps", ge=0)
     batch_size: int = _setting(16, "records per forward pass", "records", ge=1, le=65536)
     eval_batch_size: int = _setting(64, "records per evaluation pass", "records", ge=1, le=65536)
