@@ -50,8 +50,9 @@ No record left any site: the sites exchanged adapters of {config.model.source} a
 
 ## Test metrics
 
-Of this adapter as every site received it at the end (`received`), after one more local training
-(`personal`), and of a model trained by the site alone (`local-only`); each site counts the same.
+Of this adapter as every site received it at the end (`received`), of each site's own model after
+its last local training, before the last merge (`personal`), and of a model that the site trained
+alone (`local-only`). Each site counts the same.
 
 {_metrics(summary)}
 Measured on each site's own test records. Small test sets make these numbers uncertain, and nothing

@@ -45,7 +45,8 @@ def final_table(run: RunData) -> Html:
     note = (
         "Under each accuracy: its 95 % interval (Wilson for one hospital). F1 is the mean over "
         f"classes. A dash ({DASH}) is a number that is not defined, such as the AUC where a split "
-        "holds one class only."
+        "holds one class only. Personal: the hospital's own model after its last local training, "
+        "which began before the last merge."
     )
     box = scroll("Final results per hospital", table, tall=len(run.sites) > MOST_ROWS)
     return join(box, element("p", note, class_="quiet"))

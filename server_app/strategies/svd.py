@@ -23,8 +23,9 @@ class Svd(BaseStrategy):
 
     Notes
     -----
-    The SVD is exact and never forms an m x n matrix (`fedapp.lowrank.weighted_sum_svd`). All sites
-    have the same rank here; FlexLoRA's truncation to each client's own rank is not needed.
+    No m x n matrix is formed while the stacked rank of all sites stays below m and n
+    (`fedapp.lowrank.weighted_sum_svd`). All sites have the same rank here; FlexLoRA's truncation
+    to each client's own rank is not needed.
 
     References
     ----------
