@@ -86,7 +86,7 @@ class Bench:
         ).loss
 
     def plain(self) -> float:
-        """Run what a tutorial would do, on batches that are padded already."""
+        """Run what a tutorial would do, on batches padded already, with AdamW as it comes."""
         model, device = self.plain_model, self.resident.device
         torch.manual_seed(derive_seed(self.config.seed, "dropout"))  # the same dropout as ours
         model.train()
