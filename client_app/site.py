@@ -100,7 +100,7 @@ class LocalSite:
             epochs=config.train.local_epochs,
             report=Progress(instruction),
         )
-        after, seconds_after = self._measure(work, "personal")
+        after, seconds_after = self._measure(work, "personal", instruction.personal_splits)
         payloads = rule.finish(received)
         for name, adapter in payloads.items():
             if not adapter.is_finite():
@@ -174,10 +174,12 @@ class LocalSite:
             self._prepared[split] = work.resident.task.prepare(self.data.splits[split])
         return self._prepared[split]
 
-    def _measure(self, work: _Work, phase: str) -> tuple[dict[str, Metrics], float]:
+    def _measure(
+        self, work: _Work, phase: str, more_splits: tuple[str, ...] = ()
+    ) -> tuple[dict[str, Metrics], float]:
         """Evaluate the live model on the splits asked for; a split without records is left out."""
         started, metrics = time.perf_counter(), dict[str, Metrics]()
-        for split in work.instruction.splits:
+        for split in dict.fromkeys((*work.instruction.splits, *more_splits)):
             items = self._items(work, split)
             if items:
                 metrics[f"{phase}/{split}"] = evaluate(

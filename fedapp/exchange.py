@@ -44,6 +44,8 @@ class Instruction:
         Numbers that a strategy sends to its client half this round.
     splits : tuple of str
         Splits to evaluate on: ``"validation"``, ``"test"``.
+    personal_splits : tuple of str
+        For TRAIN, splits to evaluate the personal model on besides ``splits``.
     progress_file : str
         In a simulation, a file on the shared disk for progress events; else empty.
     """
@@ -55,6 +57,7 @@ class Instruction:
     payloads: Mapping[str, Packed] = field(default_factory=dict)
     settings: Mapping[str, Scalar] = field(default_factory=dict)
     splits: tuple[str, ...] = ("validation",)
+    personal_splits: tuple[str, ...] = ()
     progress_file: str = ""
 
 
@@ -124,3 +127,4 @@ class SiteDescription(BaseModel):
     clock: float  # Unix seconds at the site
     peft_config: dict[str, Any]  # adapter_config.json of the exported adapter
     notes: list[str]  # e.g. "3 duplicate records were dropped"
+    data_digest: str = ""  # salted digest of the records; empty: not known

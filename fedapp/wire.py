@@ -49,6 +49,7 @@ class _InstructionHeader(_Model):
     layouts: dict[str, str]
     settings: dict[str, Scalar]
     splits: tuple[str, ...]
+    personal_splits: tuple[str, ...]
     progress_file: str
 
 
@@ -109,6 +110,7 @@ def instruction_to_content(
         "layouts": _layouts(instruction.payloads),
         "settings": dict(instruction.settings),
         "splits": list(instruction.splits),
+        "personal_splits": list(instruction.personal_splits),
         "progress_file": instruction.progress_file,
     }
     return _content(header, instruction.payloads, cache or PayloadCache())
@@ -135,6 +137,7 @@ def content_to_instruction(content: RecordDict) -> Instruction:
         payloads=_payloads(content, header.layouts),
         settings=header.settings,
         splits=header.splits,
+        personal_splits=header.personal_splits,
         progress_file=header.progress_file,
     )
 

@@ -56,14 +56,14 @@ def site_config(config: RunConfig) -> RunConfig:
     return config.with_changes({"name": "", "output-dir": "", "resume": ""})
 
 
-def splits_of(config: RunConfig, round: int) -> tuple[str, ...]:
-    """Return the splits that a site evaluates in ``round``.
+def personal_splits(config: RunConfig, round: int) -> tuple[str, ...]:
+    """Return the splits that only the personal model is evaluated on in ``round``.
 
     The test metrics of the personal models are those of each site's last training, which with
-    sampling may be any round.
+    sampling may be any round. The received model's test comes after the last round.
     """
     last = round == config.federation.rounds
-    return ("validation", "test") if last or config.federation.fraction < 1 else ("validation",)
+    return ("test",) if last or config.federation.fraction < 1 else ()
 
 
 def train_instructions(
@@ -79,7 +79,8 @@ def train_instructions(
             round=round,
             payloads=packer.pack(strategy.payloads(round, site)),
             settings=strategy.settings(round, site),
-            splits=splits_of(config, round),
+            splits=("validation",),
+            personal_splits=personal_splits(config, round),
             progress_file=progress_file,
         )
         for site in sites

@@ -89,7 +89,7 @@ class FakeSite:
             payloads={"adapter": pack(trained, config.federation.codec)},
             metrics={
                 **self._metrics(instruction, "received", received),
-                **self._metrics(instruction, "personal", trained),
+                **self._metrics(instruction, "personal", trained, instruction.personal_splits),
             },
             weight=float(self.examples),
             numbers=numbers,
@@ -108,7 +108,13 @@ class FakeSite:
 
         return received.map(step)
 
-    def _metrics(self, instruction: Instruction, phase: str, adapter: Adapter) -> dict[str, Any]:
+    def _metrics(
+        self,
+        instruction: Instruction,
+        phase: str,
+        adapter: Adapter,
+        more_splits: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
         norm = float(np.linalg.norm(adapter.tensors["classifier.weight"]))
         accuracy = 0.5 + 0.4 * abs(np.sin(norm + self.examples))
         return {
@@ -119,7 +125,7 @@ class FakeSite:
                 "f1": accuracy,
                 "examples": float(self.examples // 5),
             }
-            for split in instruction.splits
+            for split in dict.fromkeys((*instruction.splits, *more_splits))
         }
 
     def _describe(self, config: RunConfig) -> dict[str, Any]:

@@ -115,6 +115,12 @@ def test_train_sends_an_update_its_weight_and_metrics_before_and_after(site, ini
     assert all((flat(update)[name] != array).any() for name, array in initial.arrays())
 
 
+def test_only_the_personal_model_is_measured_on_the_personal_splits(site, initial):
+    reply = ok(run(site, adapter=initial, personal_splits=("validation", "test")))
+
+    assert list(reply.metrics) == ["received/validation", "personal/validation", "personal/test"]
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedsvd", "subspace-reg"])
 def test_the_result_does_not_depend_on_what_ran_before(site, initial, method):
     config = make_config(method=method, **{"lora.dropout": 0.2})

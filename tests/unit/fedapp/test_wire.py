@@ -37,7 +37,8 @@ def _instruction() -> Instruction:
         round=3,
         payloads={"adapter": pack(ADAPTER), "basis": pack(ADAPTER, "int8")},
         settings={"mu": 0.1, "flag": True, "count": 2, "word": "a\nb é"},
-        splits=("validation", "test"),
+        splits=("validation",),
+        personal_splits=("validation", "test"),
         progress_file="/tmp/p.jsonl",
     )
 
@@ -72,6 +73,7 @@ def test_an_instruction_survives_the_wire() -> None:
     assert got.settings == sent.settings
     assert [type(v) for v in got.settings.values()] == [float, bool, int, str]
     assert (got.splits, got.progress_file) == (sent.splits, sent.progress_file)
+    assert got.personal_splits == sent.personal_splits
     assert got.payloads["adapter"].unpack().digest() == ADAPTER.digest()
     assert got.payloads["basis"].layout == sent.payloads["basis"].layout
 

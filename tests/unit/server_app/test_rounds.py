@@ -146,6 +146,18 @@ def test_sampled_sites_bring_their_test_metrics_in_every_round(finished: Finishe
     assert {s for s, row in summary["sites"].items() if "personal" in row} == trained
 
 
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_the_received_model_is_tested_once_at_the_end(finished: Finished, fraction: float) -> None:
+    grid = FakeGrid()
+    finished(grid, federation__fraction=fraction)
+
+    train = [i for i in grid.sent if i.action is Action.TRAIN]
+    assert {i.splits for i in train} == {("validation",)}
+    tested = {i.round for i in train if i.personal_splits == ("test",)}
+    assert tested == ({3} if fraction == 1 else {1, 2, 3})
+    assert {i.splits for i in grid.sent if i.action is Action.EVALUATE} == {("test",)}
+
+
 def test_without_a_local_baseline_none_is_asked_for(finished: Finished) -> None:
     grid = FakeGrid()
     folder = finished(grid, federation__local_only=False)
