@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig
 
 from client_app.quiet import quiet_transformers
-from client_app.sources import ModelSource
+from client_app.sources import ModelSource, short_name
 from client_app.tasks.base import Task
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
@@ -56,9 +57,10 @@ def load_base(
         if isinstance(error, torch.OutOfMemoryError):
             raise
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first = first.replace(source.path, Path(source.path).name)
         raise ConfigError(
-            f"model.source {source.name}: {source.path} cannot be loaded for "
-            f"{config.model.task}: {first}"
+            f"model.source {short_name(source.name)} cannot be loaded for {config.model.task}: "
+            f"{first}"
         ) from error
     model.requires_grad_(False)
     return model if config.model.quantization == "4bit" else model.to(device)

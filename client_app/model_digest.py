@@ -1,4 +1,4 @@
-"""The identity of a base model: a digest of its weight files."""
+"""The identity of a base model: a digest of its weights, its settings and its tokenizer."""
 
 from __future__ import annotations
 
@@ -12,24 +12,30 @@ from fedapp.atomic import write_text
 from fedapp.cache import cache_folder
 from fedapp.errors import ConfigError
 
+# Weights, config.json and whatever a tokenizer may be made of: tokenizer.json, vocab.txt,
+# merges.txt, spiece.model, added_tokens.json, ... Another vocabulary is another model.
+MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
 
-def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 over names and contents of the ``*.safetensors`` files of a folder.
+
+def model_digest(folder: Path) -> str:
+    """Return the SHA-256 over names and contents of the model files of a folder.
+
+    What lies in subfolders, and files of other kinds such as a README, are not part of it.
 
     Raises
     ------
     ConfigError
-        If there are none.
+        If there are no ``*.safetensors``.
     """
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
+    files = {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()}
+    if not any(path.suffix == ".safetensors" for path in files):
         raise ConfigError(
-            f"the model folder {folder} has no *.safetensors file; weights in other formats can "
-            "run code when they are loaded, so convert them first "
+            f"the model folder '{folder.name}' has no *.safetensors file; weights in other formats "
+            "can run code when they are loaded, so convert them first "
             "(save_pretrained of a current transformers does)"
         )
     sha = hashlib.sha256()
-    for path in files:
+    for path in sorted(files):
         sha.update(f"{path.name} {_file_digest(path)}\n".encode())
     return sha.hexdigest()
 

@@ -39,7 +39,7 @@ class ResidentModel:
         Load an adapter into it before use: what it holds is what the last user left.
     device : torch.device
     base_digest : str
-        SHA-256 over the base model's weight files.
+        SHA-256 over the base model's weights, settings and tokenizer.
     peft_config : dict
         ``adapter_config.json`` of the exported adapter.
     source : ModelSource

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from client_app.methods.base import LocalRule
+from client_app.sources import short_name
 from fedapp.config import RunConfig, TrainSection
 from fedapp.errors import ConfigError
 
@@ -65,7 +66,7 @@ def training_mode(resident: ResidentModel, rule: LocalRule, config: RunConfig) -
     checkpointing = config.train.gradient_checkpointing
     if checkpointing and not getattr(model, "supports_gradient_checkpointing", False):
         raise ConfigError(
-            f"model {config.model.source} cannot do gradient checkpointing; "
+            f"model {short_name(config.model.source)} cannot do gradient checkpointing; "
             "set train.gradient-checkpointing to false"
         )
     try:

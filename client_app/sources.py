@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.util
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-from client_app.model_digest import weights_digest
+from client_app.model_digest import MODEL_FILES, model_digest
 from client_app.tiny_models import tiny_encoder
 from fedapp.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,19 @@ class ModelSource:
     name : str
         The public name: a hub name where there is one, else what ``model.source`` says.
     digest : str
-        SHA-256 over the weight files.
+        SHA-256 over weights, settings and tokenizer, see `model_digest`.
     """
 
     path: str
     name: str
     digest: str
+
+
+def short_name(source: str) -> str:
+    """Return ``model.source`` as it may stand in a message: of a local path the last part."""
+    if source.startswith("embedded:") or not _is_path(source):
+        return source
+    return Path(source).name
 
 
 def resolve_model(source: str) -> ModelSource:
@@ -47,8 +57,17 @@ def resolve_model(source: str) -> ModelSource:
     Raises
     ------
     ConfigError
-        Naming what was looked for and what to do.
+        Naming what was looked for and what to do. Of a local path it holds the last part, because
+        it may leave the site; the whole path is in the log.
     """
+    try:
+        return _resolve(source)
+    except ConfigError:
+        log.warning("model.source is '%s'", source)
+        raise
+
+
+def _resolve(source: str) -> ModelSource:
     name = source
     if source.startswith("embedded:"):
         key = source.removeprefix("embedded:")
@@ -62,16 +81,21 @@ def resolve_model(source: str) -> ModelSource:
         folder, name = EMBEDDED[key]()
     elif source and Path(source).expanduser().is_dir():
         folder = Path(source).expanduser().resolve()
-    elif source.startswith((".", "/", "~")) or source.count("/") > 1 or not source:
-        raise ConfigError(f"model folder not found: '{source}' (setting model.source)")
+    elif _is_path(source):
+        raise ConfigError(f"model folder not found: '{short_name(source)}' (setting model.source)")
     else:
         folder = _from_hub(source)
     if not (folder / "config.json").is_file():
         raise ConfigError(
-            f"the folder {folder} (model.source '{source}') has no config.json; "
+            f"the model folder '{folder.name}' (setting model.source) has no config.json; "
             "it must be a transformers model folder"
         )
-    return ModelSource(str(folder), name, weights_digest(folder))
+    return ModelSource(str(folder), name, model_digest(folder))
+
+
+def _is_path(source: str) -> bool:
+    looks = source.startswith((".", "/", "~")) or source.count("/") > 1 or not source
+    return looks or Path(source).is_dir()
 
 
 def _minilm() -> tuple[Path, str]:
@@ -101,7 +125,7 @@ def _from_hub(source: str) -> Path:
             snapshot_download(
                 name,
                 revision=revision or None,
-                allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"],
+                allow_patterns=list(MODEL_FILES),
                 ignore_patterns=["*/*"],  # exports to other formats
             )
         )
@@ -114,8 +138,13 @@ def _from_hub(source: str) -> Path:
         raise ConfigError(
             f"model.source '{source}' is no folder on this machine and no valid hub name"
         ) from None
-    except (HfHubHTTPError, OSError) as error:
+    except HfHubHTTPError as error:
         raise ConfigError(
             f"model.source '{source}' is no folder on this machine and the hub does not give it: "
             f"{str(error).strip().splitlines()[0]}"
+        ) from None
+    except OSError as error:  # its own text names a path on this machine
+        raise ConfigError(
+            f"model.source '{source}' is no folder on this machine and cannot be downloaded: "
+            f"{error.strerror or type(error).__name__}"
         ) from None

@@ -20,7 +20,7 @@ def cache_folder() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"the cache folder {folder} cannot be created ({error.strerror}); "
+            f"the cache folder ~/.cache/fedapp cannot be created ({error.strerror}); "
             "give this account a writable home folder"
         ) from None
     return folder

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from client_app.sources import ModelSource, short_name
 from fedapp.errors import ConfigError
-
-if TYPE_CHECKING:
-    from client_app.sources import ModelSource
 
 
 def load_tokenizer(source: ModelSource) -> Any:
@@ -24,6 +22,6 @@ def load_tokenizer(source: ModelSource) -> Any:
         return AutoTokenizer.from_pretrained(str(source.path), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"model.source {source.name}: no usable tokenizer in {source.path} "
+            f"model.source {short_name(source.name)}: no usable tokenizer "
             f"({type(error).__name__}); expected a folder with tokenizer.json beside the weights"
         ) from None

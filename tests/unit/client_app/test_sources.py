@@ -63,17 +63,26 @@ def test_a_folder_and_the_name_of_its_content(hub, monkeypatch):
     assert calls == []
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/nowhere", "a/b/c", ""])
-def test_a_missing_folder_is_not_looked_for_on_the_hub(hub, name):
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [("./nowhere", "nowhere"), ("/no/where", "where"), ("~/x", "x"), ("a/b/c", "c"), ("", "")],
+)
+def test_a_missing_folder_is_not_looked_for_on_the_hub(hub, name, last, caplog):
     calls = hub(AssertionError())
-    with pytest.raises(ConfigError, match=f"model folder not found: '{name}'"):
+    with pytest.raises(ConfigError, match=f"model folder not found: '{last}'"):
         resolve_model(name)
     assert calls == []
+    assert f"model.source is '{name}'" in caplog.text  # the whole path stays here
 
 
 def test_a_folder_that_holds_no_model(tmp_path):
-    with pytest.raises(ConfigError, match=r"has no config\.json"):
+    with pytest.raises(ConfigError, match=r"has no config\.json") as caught:
         resolve_model(str(tmp_path))
+    assert str(tmp_path.parent) not in str(caught.value)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"has no \*\.safetensors") as caught:
+        resolve_model(str(tmp_path))
+    assert str(tmp_path.parent) not in str(caught.value)
 
 
 def test_a_hub_name_is_downloaded_once_and_without_pickles(hub):
@@ -94,6 +103,7 @@ def test_a_hub_name_is_downloaded_once_and_without_pickles(hub):
             HfHubHTTPError("404 not found\nmore", response=NOT_FOUND),
             "does not give it: 404 not found$",
         ),
+        (PermissionError(13, "Permission denied", "/home/dr.muster/x"), "downloaded: Permission"),
     ],
 )
 def test_a_hub_that_fails_is_one_sentence(hub, error, sentence):
@@ -102,6 +112,7 @@ def test_a_hub_that_fails_is_one_sentence(hub, error, sentence):
         resolve_model("org/model")
     assert "'org/model' is no folder on this machine" in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "muster" not in str(caught.value)
 
 
 def test_an_invalid_hub_name():
