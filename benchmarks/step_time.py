@@ -29,7 +29,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
 from client_app.batching import batches
-from client_app.data import load_site, site_names
+from client_app.data import load_sites
 from client_app.models import load_resident
 from client_app.runtime import compute_settings
 from client_app.training import train
@@ -46,7 +46,7 @@ class Bench:
 
     def __init__(self, config: RunConfig, steps: int) -> None:
         self.config, self.steps = config, steps
-        self.data = load_site(config, site_names(config)[0])
+        self.data = next(iter(load_sites(config).values()))
         self.resident = load_resident(config, self.data.label_map)
         self.items = self.resident.task.prepare(self.data.splits["train"])
         self.initial = self.resident.parameters.initial(config.seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from client_app.data import load_site, load_sites, site_names
+from client_app.data import SiteData, load_site, load_usable_sites
 from client_app.failures import to_failure
 from client_app.site import LocalSite, Site
 from fedapp.config import RunConfig, Scalar
@@ -43,17 +43,18 @@ def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[s
     Raises
     ------
     ConfigError
-        If the node's configuration names neither.
+        If the node's configuration names neither, or a deployed node would have to find its labels
+        in its records.
     DataError
         If the data cannot be read at all.
     """
     if "partition-id" in node_config and "num-partitions" in node_config:
-        sites = _cached(config, "", lambda: _load_all(config))
+        sites = _cached(config, "", lambda: _simulated(config))
         first, nodes = int(node_config["partition-id"]), int(node_config["num-partitions"])
         return {name: sites[name] for name in sorted(sites)[first::nodes]}
     if "site" in node_config:
         name = str(node_config["site"])
-        return _cached(config, name, lambda: {name: _load_one(config, name)})
+        return _cached(config, name, lambda: {name: _deployed(config, name)})
     raise ConfigError(
         "the node's configuration has neither partition-id and num-partitions nor site; start the "
         "SuperNode with --node-config 'site=\"NAME\"'"
@@ -61,7 +62,7 @@ def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[s
 
 
 def _cached(config: RunConfig, name: str, load: Callable[[], dict[str, Site]]) -> dict[str, Site]:
-    key = (config.data, config.seed, name)
+    key = (config.data, config.seed, config.federation.held_out, name)
     if key not in _SITES:
         loaded = load()
         _SITES.clear()  # other settings mean another run
@@ -69,19 +70,17 @@ def _cached(config: RunConfig, name: str, load: Callable[[], dict[str, Site]]) -
     return _SITES[key]
 
 
-def _load_all(config: RunConfig) -> dict[str, Site]:
-    try:
-        return {name: LocalSite(data) for name, data in load_sites(config).items()}
-    except DataError as error:
-        if error.site is None:
-            raise
-        # One site's records are bad: the others can still be described, so that the coordinator
-        # hears of every bad site at once.
-        return {name: _load_one(config, name) for name in site_names(config)}
+def _simulated(config: RunConfig) -> dict[str, Site]:
+    # If one site's records are bad the others can still be described, so that the coordinator
+    # hears of every bad site at once.
+    return {
+        name: LocalSite(data) if isinstance(data, SiteData) else UnusableSite(name, data)
+        for name, data in load_usable_sites(config).items()
+    }
 
 
-def _load_one(config: RunConfig, name: str) -> Site:
+def _deployed(config: RunConfig, name: str) -> Site:
     try:
-        return LocalSite(load_site(config, name))
+        return LocalSite(load_site(config, name, find_labels=False))
     except DataError as error:
         return UnusableSite(name, error)

@@ -1,16 +1,17 @@
 """Checks that stand between a data source and a training run.
 
-Messages name sites, columns, rows and counts. They never hold the content of a record, because
-they may leave the building.
+Messages name columns, rows and numbers of records. They never hold the content of a record, nor a
+label, nor a value of the site column, because they may leave the building.
 """
 
 from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from client_app.data.site_data import SiteData
+from client_app.data.table import Table
 from fedapp.errors import DataError
 
 
@@ -46,7 +47,7 @@ def check_disjoint(groups: Mapping[str, Iterable[str]], kind: str, site: str | N
     Raises
     ------
     DataError
-        Naming two of the groups and the number of shared records.
+        With the number of shared records and, of splits, the two names.
     """
     owner: dict[bytes, str] = {}
     shared: dict[tuple[str, str], int] = {}
@@ -57,8 +58,9 @@ def check_disjoint(groups: Mapping[str, Iterable[str]], kind: str, site: str | N
                 shared[(other, group)] = shared.get((other, group), 0) + 1
     if shared:
         (one, two), count = next(iter(shared.items()))
+        where = f"in both '{one}' and '{two}'" if kind == "splits" else "in two of them"
         raise DataError(
-            f"expected that no record is in two {kind}, got {count} in both '{one}' and '{two}'; "
+            f"expected that no record is in two {kind}, got {count} {where}; "
             "remove the repeated records or set data.duplicates to drop",
             site=site,
         )
@@ -94,8 +96,30 @@ def check_site(data: SiteData, *, one_class: str) -> None:
     labels = {record["label"] for record in data.splits["train"]}
     if len(labels) < 2 and one_class == "refuse":
         raise DataError(
-            f"all {len(data.splits['train'])} training records carry the one label "
-            f"'{data.label_map[labels.pop()]}': expected at least 2 labels; leave the site out, "
-            "or set data.one-class to allow",
+            "the training records all carry one label: expected at least 2 labels; leave the site "
+            "out, or set data.one-class to allow",
             site=data.site,
         )
+
+
+def check_held_out(table: Table, held_out: Collection[str]) -> None:
+    """Check that ``federation.held-out`` does not try to name a site with a comma in its name.
+
+    Parameters
+    ----------
+    table : Table
+    held_out : collection of str
+        The setting, which was split at its commas.
+
+    Raises
+    ------
+    DataError
+        Naming the row of the site.
+    """
+    for row, site in enumerate(table.sites or (), start=1):
+        parts = {part.strip() for part in site.split(",")}
+        if len(parts) > 1 and parts <= set(held_out):
+            raise DataError(
+                f"{table.name}, column '{table.site_column}', row {row}: the name of this site "
+                "holds a comma, so federation.held-out cannot name it; write it without one"
+            )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from client_app.data.table import Table
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 
 # The label map travels in the handshake. A text column named by mistake must not travel with it.
 MOST_LABELS_FOUND = 100
 LONGEST_LABEL_FOUND = 64
 
 
-def resolve_label_map(table: Table, wanted: tuple[str, ...]) -> list[str]:
+def resolve_label_map(table: Table, wanted: tuple[str, ...], *, may_find: bool = True) -> list[str]:
     """Return the labels in their order: as configured, as the source fixes them, or as found.
 
     Parameters
@@ -20,12 +20,23 @@ def resolve_label_map(table: Table, wanted: tuple[str, ...]) -> list[str]:
     table : Table
     wanted : tuple of str
         Setting ``data.labels``; empty to use the source's or the sorted values found.
+    may_find : bool
+        Whether the values found may be used. The map leaves a deployed site, so there it must be
+        known before anyone looks at the records.
 
     Raises
     ------
+    ConfigError
+        If the labels would have to be found, and may not be.
     DataError
         If the column does not look like labels, or fewer than two labels exist.
     """
+    found = not wanted and not table.label_map
+    if found and not may_find:
+        raise ConfigError(
+            "data.labels is empty: a deployed site does not send labels that it finds in its "
+            "records, so name all labels in data.labels, in one order for all sites"
+        )
     labels = list(wanted or table.label_map or _sorted(set(table.labels)))
     where = f"{table.name}, column '{table.label_column}'"
     if len(labels) < 2:
@@ -35,7 +46,6 @@ def resolve_label_map(table: Table, wanted: tuple[str, ...]) -> list[str]:
         )
     if len(set(labels)) < len(labels):
         raise DataError("setting 'data.labels' names a label twice; name each once")
-    found = not wanted and not table.label_map
     if found and (len(labels) > MOST_LABELS_FOUND or max(map(len, labels)) > LONGEST_LABEL_FOUND):
         raise DataError(
             f"{where}: holds {len(labels)} different values, the longest of "
@@ -46,31 +56,19 @@ def resolve_label_map(table: Table, wanted: tuple[str, ...]) -> list[str]:
     return labels
 
 
-def label_index(label: str, label_map: list[str], table: Table, row: int, site: str) -> int:
-    """Return the index of ``label`` or raise a DataError naming site, column and row."""
-    try:
-        return label_map.index(label)
-    except ValueError:
-        raise DataError(
-            f"{table.name}, column '{table.label_column}', row {row}: expected one of "
-            f"{_listed(label_map)}, got {shown(label)}; correct the row or add the label to "
-            "data.labels",
-            site=site,
-        ) from None
+def not_in_map(label: str, table: Table, row: int, site: str | None) -> DataError:
+    """Return the error of a label that ``data.labels`` does not name, without the label itself."""
+    comma = " (it holds a comma, which no label named there can)" if "," in label else ""
+    return DataError(
+        f"{table.name}, column '{table.label_column}', row {row}: {described(label)} is not in "
+        f"data.labels{comma}; correct the row, add the label there, or check data.label-column",
+        site=site,
+    )
 
 
-def shown(value: str) -> str:
-    """Return a short code in quotes, or only the length of anything that could be content."""
-    if not value:
-        return "nothing"
-    if re.fullmatch(r"[\w.+-]{1,20}", value):
-        return f"'{value}'"
-    return f"a value of {len(value)} characters"
-
-
-def _listed(labels: list[str]) -> str:
-    head = ", ".join(f"'{label}'" for label in labels[:10])
-    return head if len(labels) <= 10 else f"{head} and {len(labels) - 10} more"
+def described(value: str) -> str:
+    """Return the length of a value in words: the value itself may be a name or a patient number."""
+    return f"a value of {len(value)} characters" if value else "nothing"
 
 
 def _sorted(labels: set[str]) -> list[str]:

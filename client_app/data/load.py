@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
+import logging
 from dataclasses import dataclass
 
-from client_app.data.checks import check_disjoint, check_site, find_duplicates
-from client_app.data.labels import label_index, resolve_label_map
+from client_app.data.checks import check_disjoint, check_held_out, check_site, find_duplicates
+from client_app.data.labels import not_in_map, resolve_label_map
 from client_app.data.partition import deal
 from client_app.data.site_data import Record, SiteData
 from client_app.data.sources import read_table
@@ -14,6 +14,8 @@ from client_app.data.splits import stratified_splits, subsample
 from client_app.data.table import Table
 from fedapp.config import RunConfig
 from fedapp.errors import DataError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,35 +41,54 @@ def load_sites(config: RunConfig) -> dict[str, SiteData]:
     return {site: _build(dealt, site, config) for site in dealt.sites}
 
 
-def load_site(config: RunConfig, site: str) -> SiteData:
+def load_usable_sites(config: RunConfig) -> dict[str, SiteData | DataError]:
+    """Load every site, or what is wrong with it; the source is read and dealt once.
+
+    Raises
+    ------
+    DataError, ConfigError
+        If no site can be used, because the source cannot be read or dealt.
+    """
+    dealt = _deal(config)
+    return {site: _build_or_error(dealt, site, config) for site in dealt.sites}
+
+
+def load_site(config: RunConfig, site: str, *, find_labels: bool = True) -> SiteData:
     """Load one site; what is wrong with the records of another one does not matter.
+
+    Parameters
+    ----------
+    config : RunConfig
+    site : str
+    find_labels : bool
+        Whether the label map may be found in the records, see `resolve_label_map`.
 
     Raises
     ------
     DataError
         If the source cannot be read, or the site has no records, too few for its splits, records
-        of one label only, or a record in common with another site.
+        of one label only, or a record in common with another site. It is always of ``site``: what
+        a row has in the site column may be anything if the wrong column is named.
+    ConfigError
+        If the labels would have to be found and may not be.
     """
-    return _build(_deal(config), site, config)
+    try:
+        return _build(_deal(config, find_labels), site, config)
+    except DataError as error:
+        raise DataError(error.message, site=site) from None
 
 
-def site_names(config: RunConfig) -> list[str]:
-    """Names of the sites in the source, sorted."""
-    return list(_deal(config).sites)
-
-
-def _deal(config: RunConfig) -> _Dealt:
+def _deal(config: RunConfig, find_labels: bool = True) -> _Dealt:
     table = read_table(config.data)
     if not len(table):
         raise DataError(f"{table.name} holds no records: expected at least 1; check data.source")
-    label_map = resolve_label_map(table, config.data.labels)
+    check_held_out(table, config.federation.held_out)
+    label_map = resolve_label_map(table, config.data.labels, may_find=find_labels)
     index = {label: number for number, label in enumerate(label_map)}
-    labels = [
-        index[label]
-        if label in index
-        else label_index(label, label_map, table, row + 1, table.sites[row] if table.sites else "")
-        for row, label in enumerate(table.labels)
-    ]
+    for row, label in enumerate(table.labels):
+        if label not in index:
+            raise not_in_map(label, table, row + 1, table.sites[row] if table.sites else None)
+    labels = [index[label] for label in table.labels]
     duplicates = find_duplicates(table.texts)
     if duplicates and config.data.duplicates == "refuse":
         row, first = next(iter(duplicates.items()))
@@ -83,13 +104,19 @@ def _deal(config: RunConfig) -> _Dealt:
     return _Dealt(table, label_map, labels, sites, duplicates)
 
 
+def _build_or_error(dealt: _Dealt, site: str, config: RunConfig) -> SiteData | DataError:
+    try:
+        return _build(dealt, site, config)
+    except DataError as error:
+        return error
+
+
 def _build(dealt: _Dealt, site: str, config: RunConfig) -> SiteData:
     rows = dealt.sites.get(site)
     if rows is None:
-        near = difflib.get_close_matches(site, dealt.sites, n=1, cutoff=0.0)
         raise DataError(
-            f"{dealt.table.name} has no records of this site: expected one of its "
-            f"{len(dealt.sites)} sites, the nearest is '{near[0]}'; check the site's name",
+            f"{dealt.table.name} has no records of this site, only of {len(dealt.sites)} others; "
+            "check the site's name, data.site-column and data.partition",
             site=site,
         )
     notes, dropped = _notes(dealt, site, config)
@@ -129,8 +156,9 @@ def _notes(dealt: _Dealt, site: str, config: RunConfig) -> tuple[list[str], int]
         dropped = [row for row in dropped if dealt.table.sites[row] == site]
         where = "at this site"
     conflicts = sum(dealt.labels[r] != dealt.labels[dealt.duplicates[r]] for r in dropped)
+    if conflicts:  # a number of labels, so it stays in the site's own log
+        log.warning("site %s: %d of the dropped records have another label", site, conflicts)
     if dropped:
         noun = "record that repeats" if len(dropped) == 1 else "records that repeat"
-        note = f"{len(dropped)} {noun} an earlier one dropped {where}"
-        notes.append(note + (f", {conflicts} with another label" if conflicts else ""))
+        notes.append(f"{len(dropped)} {noun} an earlier one dropped {where}")
     return notes, len(dropped)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
-from client_app.data.labels import shown
+from client_app.data.labels import described
 from client_app.data.sources.formats import read_columns
 from client_app.data.table import Table
 from fedapp.config import DataSection
 from fedapp.errors import DataError
 
 LONGEST_SITE = 100
+
+log = logging.getLogger(__name__)
 
 
 def read_files(data: DataSection) -> Table:
@@ -23,9 +26,18 @@ def read_files(data: DataSection) -> Table:
     Raises
     ------
     DataError
-        If the source cannot be read or a value is not usable; the row is named, never shown.
+        If the source cannot be read or a value is not usable; the row is named, never shown. Of
+        the path it holds the last part, because it may leave the site; the rest is in the log.
     """
     path = Path(data.source).expanduser().absolute()
+    try:
+        return _read(path, data)
+    except DataError:
+        log.warning("the records are in %s", path)
+        raise
+
+
+def _read(path: Path, data: DataSection) -> Table:
     natural = data.partition == "natural"
     wanted = dict.fromkeys(
         [data.text_column, data.label_column, *([data.site_column] if natural else [])]
@@ -34,7 +46,7 @@ def read_files(data: DataSection) -> Table:
     sites = None
     if natural:
         sites = [
-            _site(value, f"{path}, column '{data.site_column}', row {row}")
+            _site(value, f"{path.name}, column '{data.site_column}', row {row}")
             for row, value in enumerate(columns[data.site_column], start=1)
         ]
     texts, labels = [], []
@@ -42,9 +54,9 @@ def read_files(data: DataSection) -> Table:
         zip(columns[data.text_column], columns[data.label_column], strict=True), start=1
     ):
         site = sites[row - 1] if sites else None
-        texts.append(_text(text, f"{path}, column '{data.text_column}', row {row}", site))
-        labels.append(_label(label, f"{path}, column '{data.label_column}', row {row}", site))
-    return Table(str(path), texts, labels, sites, data.label_column, data.site_column)
+        texts.append(_text(text, f"{path.name}, column '{data.text_column}', row {row}", site))
+        labels.append(_label(label, f"{path.name}, column '{data.label_column}', row {row}", site))
+    return Table(path.name, texts, labels, sites, data.label_column, data.site_column)
 
 
 def _text(value: Any, where: str, site: str | None) -> str:
@@ -81,7 +93,7 @@ def _label(value: Any, where: str, site: str | None) -> str:
 def _site(value: Any, where: str) -> str:
     name = str(value).strip() if isinstance(value, str | int) else ""
     if not name or len(name) > LONGEST_SITE or not name.isprintable():
-        got = shown(name) if isinstance(value, str | int) else _kind(value)
+        got = described(name) if isinstance(value, str | int) else _kind(value)
         raise DataError(
             f"{where}: expected the name of a site (1 to {LONGEST_SITE} printable characters), "
             f"got {got}; correct the row, check data.site-column, or set data.partition"

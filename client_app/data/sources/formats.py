@@ -1,16 +1,15 @@
 """Read named columns from CSV, JSONL, Parquet, or a folder that `datasets` saved.
 
-Messages never hold the content of a record, and column names only where they look like names: the
-first line of a file without a header is a patient.
+Messages never hold the content of a record. Nor do they hold the names of the columns that are
+there: the first line of a file without a header is a patient. Those go to this machine's log.
 """
 
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
-import re
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from typing import Any
 from fedapp.errors import DataError
 
 Columns = dict[str, list[Any]]
+
+log = logging.getLogger(__name__)
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> Columns:
@@ -32,18 +33,18 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
         return _read_datasets_folder(path, columns)
     if not path.exists():
         raise DataError(
-            f"data file not found: {path}; check data.source (an absolute path is safe)"
+            f"data file not found: {path.name}; check data.source (an absolute path is safe)"
         )
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(
-            f"{path}: expected a file ending in {', '.join(READERS)} or a folder saved by "
+            f"{path.name}: expected a file ending in {', '.join(READERS)} or a folder saved by "
             f"`datasets`, got '{path.suffix}'; convert the file or rename it"
         )
     try:
         return reader(path, columns)
     except PermissionError:
-        raise DataError(f"{path} cannot be read: permission denied; change its mode") from None
+        raise DataError(f"{path.name} cannot be read: permission denied; change its mode") from None
 
 
 def _read_csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> Columns:
@@ -56,8 +57,8 @@ def _read_csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> Colum
     for record in records:
         if len(record) != len(header):
             raise DataError(
-                f"{path}, line {lines.line_num}: expected {len(header)} fields as in the header, "
-                f"got {len(record)}; put fields that hold a comma or a line break in quotes"
+                f"{path.name}, line {lines.line_num}: expected {len(header)} fields as in the "
+                f"header, got {len(record)}; put fields that hold a comma or a line break in quotes"
             )
         for name, place in zip(columns, places, strict=True):
             found[name].append(record[place])
@@ -69,7 +70,7 @@ def _csv_records(path: Path, lines: Any) -> Iterator[list[str]]:
         yield from (record for record in lines if record)
     except csv.Error:
         raise DataError(
-            f"{path}, line {lines.line_num}: the quotes of a field do not match; "
+            f"{path.name}, line {lines.line_num}: the quotes of a field do not match; "
             'write a quote inside a field as ""'
         ) from None
 
@@ -87,11 +88,11 @@ def _read_jsonl(path: Path, columns: Sequence[str]) -> Columns:
             record = json.loads(line)
         except (ValueError, RecursionError):  # bad syntax, an absurd number, absurd nesting
             raise DataError(
-                f"{path}, line {number}: not JSON; expected one complete object a line"
+                f"{path.name}, line {number}: not JSON; expected one complete object a line"
             ) from None
         if not isinstance(record, dict):
             raise DataError(
-                f"{path}, line {number}: expected a JSON object, got {type(record).__name__}"
+                f"{path.name}, line {number}: expected a JSON object, got {type(record).__name__}"
             )
         for name in columns:
             if name not in record:
@@ -113,7 +114,7 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Columns:
         if isinstance(error, PermissionError):
             raise
         raise DataError(
-            f"{path} is not a readable Parquet file ({type(error).__name__}); write it again"
+            f"{path.name} is not a readable Parquet file ({type(error).__name__}); write it again"
         ) from None
     return {name: table.column(name).to_pylist() for name in columns}
 
@@ -126,7 +127,7 @@ def _read_datasets_folder(path: Path, columns: Sequence[str]) -> Columns:
         loaded = load_from_disk(str(path))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise DataError(
-            f"{path} is not a folder written by `datasets` save_to_disk "
+            f"{path.name} is not a folder written by `datasets` save_to_disk "
             f"({type(error).__name__}); expected that or a file ending in {', '.join(READERS)}"
         ) from None
     # A saved DatasetDict has splits of its own; ours are drawn per site, so they are joined.
@@ -162,24 +163,28 @@ def _decode(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}, line {line}: expected UTF-8 text, byte {error.start} is in "
+            f"{path.name}, line {line}: expected UTF-8 text, byte {error.start} is in "
             "another encoding; save it as UTF-8, for instance with `iconv -f WINDOWS-1252 -t UTF-8`"
         ) from None
 
 
 def _require(path: Path, name: str, names: Sequence[str], where: str = "") -> int:
-    """Return the place of a column, or raise naming the nearest one."""
+    """Return the place of a column, or raise."""
     if names.count(name) == 1:
         return names.index(name)
     if name in names:
-        raise DataError(f"{path}: the column '{name}' occurs {names.count(name)} times; keep one")
-    if all(re.fullmatch(r"[A-Za-z_][\w.-]{0,39}", each) for each in names):
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        got = f"got {', '.join(names[:20])}{hint}" if names else "got no columns"
-    else:
-        got = f"got {len(names)} columns with other names"
+        raise DataError(
+            f"{path.name}: the column '{name}' occurs {names.count(name)} times; keep one"
+        )
+    log.warning("%s has the columns %s", path, ", ".join(map(repr, names)) or "of no name")
+    got = f"got {len(names)} columns of other names" if names else "got no columns"
+    if any(_plain(each) == _plain(name) for each in names):
+        got += ", one of which differs only in capitals, blanks or punctuation"
     raise DataError(
-        f"{path}{where}: expected a column '{name}', {got}; "
+        f"{path.name}{where}: expected a column '{name}', {got}; "
         "name your columns in data.text-column, data.label-column and data.site-column"
     )
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))

@@ -25,6 +25,10 @@ SOURCES = {
     "Tweets": "tweets_GroundTruth.txt",
 }
 LABELS = ("negative", "positive")
+DOWNLOAD = (  # the folder as the shell knows it: the account's name need not leave the site
+    "`pip download --no-deps --no-binary :all: --dest ~/.cache/fedapp/downloads "
+    "vaderSentiment==3.3.2`"
+)
 WEAKEST = 0.5  # mean ratings run from -4 to 4; nearer to 0 the raters disagree on the sign
 
 
@@ -46,14 +50,13 @@ def read_sentiment() -> Table:
         content = path.read_bytes()
     except OSError:
         raise DataError(
-            f"embedded:sentiment needs {path}, which is not there; run `make sentiment` or "
-            f"`pip download --no-deps --no-binary :all: --dest {path.parent} vaderSentiment==3.3.2`"
+            f"embedded:sentiment needs {ARCHIVE} in the cache folder, which is not there; run "
+            f"`make sentiment` or {DOWNLOAD}"
         ) from None
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise DataError(
-            f"embedded:sentiment: {path} has an unexpected SHA-256 (expected {SHA256}); delete it "
-            f"and run `pip download --no-deps --no-binary :all: --dest {path.parent} "
-            "vaderSentiment==3.3.2`"
+            f"embedded:sentiment: {ARCHIVE} in the cache folder has an unexpected SHA-256 "
+            f"(expected {SHA256}); delete it and run {DOWNLOAD}"
         )
     texts: list[str] = []
     labels: list[str] = []

@@ -29,6 +29,7 @@ def config(tmp_path, monkeypatch):
     return RunConfig.from_flat(
         {
             "data.source": str(tmp_path / "d.csv"),
+            "data.labels": "ill,well",
             "model.source": "embedded:tiny-encoder",
             "model.max-length": 16,
             "lora.rank": 2,
@@ -77,7 +78,18 @@ def test_describe_of_unreadable_data_is_one_failure(config):
     (reply,) = content_to_descriptions(send(describe_to_content(broken), "query"))
 
     assert reply.failure.kind == "DataError"
-    assert "/nowhere.csv" in reply.failure.message
+    assert "not found: nowhere.csv;" in reply.failure.message
+
+
+def test_a_deployed_node_sends_no_labels_that_it_found(config):
+    content = describe_to_content(config.with_changes({"data.labels": ""}))
+
+    (reply,) = content_to_descriptions(send(content, "query", {"site": "a"}))
+
+    assert reply.site == "a"
+    assert reply.failure.kind == "ConfigError"
+    assert "data.labels is empty" in reply.failure.message
+    assert "well" not in reply.failure.message
 
 
 def test_every_action_goes_through(config, tmp_path):
@@ -134,7 +146,7 @@ def test_an_unexpected_error_outside_a_site_tells_no_text(config, monkeypatch):
     def fail(_config):
         raise KeyError("patient Miller")
 
-    monkeypatch.setattr(hosting, "load_sites", fail)
+    monkeypatch.setattr(hosting, "load_usable_sites", fail)
 
     (reply,) = content_to_descriptions(send(describe_to_content(config), "query"))
 

@@ -3,6 +3,7 @@
 import pytest
 
 from client_app import hosting
+from client_app.data import load
 from client_app.hosting import hosted_sites
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, DataError
@@ -19,7 +20,13 @@ def write(path, **sites):
     for site, labels in sites.items():
         rows += [f"{site} note {i},{label},{site}" for i, label in enumerate(labels)]
     path.write_text("\n".join(rows) + "\n")
-    return RunConfig.from_flat({"data.source": str(path), "model.source": "embedded:tiny-encoder"})
+    return RunConfig.from_flat(
+        {
+            "data.source": str(path),
+            "data.labels": "healthy,ill",
+            "model.source": "embedded:tiny-encoder",
+        }
+    )
 
 
 GOOD = ["healthy", "ill"] * 10
@@ -72,10 +79,43 @@ def test_one_bad_site_does_not_hide_the_others(tmp_path):
     assert replies["b"].site == "b"
 
 
+def test_bad_sites_do_not_make_the_others_read_the_file_again(tmp_path, monkeypatch):
+    reads = []
+    original = load.read_table
+    monkeypatch.setattr(load, "read_table", lambda data: (reads.append(1), original(data))[1])
+    config = write(tmp_path / "d.csv", a=GOOD, b=["ill"] * 20, c=["ill"] * 20, d=GOOD)
+
+    for _ in range(2):
+        hosted_sites(config, {"partition-id": 0, "num-partitions": 2})
+
+    assert len(reads) == 1
+
+
+def test_a_deployed_node_wants_its_labels_named(tmp_path):
+    config = write(tmp_path / "d.csv", a=GOOD).with_changes({"data.labels": ""})
+
+    with pytest.raises(ConfigError, match=r"data\.labels is empty"):
+        hosted_sites(config, {"site": "a"})
+
+    sites = hosted_sites(config, {"partition-id": 0, "num-partitions": 1})
+    assert sites["a"].data.label_map == ["healthy", "ill"]
+
+
+def test_other_held_out_sites_are_checked_anew(tmp_path):
+    config = write(tmp_path / "d.csv", a=GOOD)
+    node = {"partition-id": 0, "num-partitions": 1}
+    hosted_sites(config, node)
+    with (tmp_path / "d.csv").open("a") as stream:
+        stream.write('x,ill,"b, c"\n')
+
+    with pytest.raises(DataError, match=r"federation\.held-out cannot name it"):
+        hosted_sites(config.with_changes({"federation.held-out": "b, c"}), node)
+
+
 def test_a_missing_file_is_an_error_of_the_node():
     config = RunConfig.from_flat({"data.source": "/nowhere/d.csv"})
 
-    with pytest.raises(DataError, match=r"/nowhere/d\.csv"):
+    with pytest.raises(DataError, match=r"not found: d\.csv"):
         hosted_sites(config, {"partition-id": 0, "num-partitions": 1})
 
 

@@ -37,10 +37,10 @@ def test_groups_without_a_common_text_pass() -> None:
 
 
 def test_a_text_in_two_sites_is_refused_without_showing_it() -> None:
-    with pytest.raises(DataError, match="1 in both 'A' and 'C'") as caught:
-        check_disjoint({"A": [SECRET], "B": ["y"], "C": ["z", f" {SECRET}"]}, "sites")
+    with pytest.raises(DataError, match="in two sites, got 1 in two of them") as caught:
+        check_disjoint({"Anna": [SECRET], "B": ["y"], "Carl": ["z", f" {SECRET}"]}, "sites")
 
-    assert "Maria" not in str(caught.value)
+    assert not any(word in str(caught.value) for word in ("Maria", "Anna", "Carl"))
 
 
 def test_a_good_site_passes() -> None:
@@ -68,5 +68,6 @@ def test_one_class_is_refused_unless_allowed() -> None:
     data = site([("a", 1), ("b", 1)], ["c"], ["d"])
 
     check_site(data, one_class="allow")
-    with pytest.raises(DataError, match="site North: all 2 training records carry the one label"):
+    with pytest.raises(DataError, match="site North: the training records all carry one") as caught:
         check_site(data, one_class="refuse")
+    assert not any(told in str(caught.value) for told in ("yes", "no", "all 2", "2 training"))

@@ -1,8 +1,8 @@
 import pytest
 
-from client_app.data.labels import label_index, resolve_label_map, shown
+from client_app.data.labels import described, not_in_map, resolve_label_map
 from client_app.data.table import Table
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 
 
 def table(labels: list[str], **options: object) -> Table:
@@ -42,17 +42,30 @@ def test_a_text_column_named_by_mistake_never_becomes_a_label_map(labels: list[s
     assert "Maria" not in str(caught.value)
 
 
-def test_a_label_outside_the_map_names_site_column_row_and_the_map() -> None:
-    with pytest.raises(DataError) as caught:
-        label_index("maybe", ["no", "yes"], table(["maybe"]), 17, "North")
+def test_where_labels_must_be_named_none_is_found() -> None:
+    with pytest.raises(ConfigError, match=r"data\.labels is empty: a deployed site"):
+        resolve_label_map(table(["yes", "no"]), (), may_find=False)
 
-    assert str(caught.value) == (
-        "site North: notes.csv, column 'label', row 17: expected one of 'no', 'yes', got 'maybe'; "
-        "correct the row or add the label to data.labels"
+    assert resolve_label_map(table(["yes"]), ("no", "yes"), may_find=False) == ["no", "yes"]
+    fixed = table(["b"], label_map=("b", "a"))
+    assert resolve_label_map(fixed, (), may_find=False) == ["b", "a"]
+
+
+def test_a_label_outside_the_map_is_described_by_row_and_length() -> None:
+    error = not_in_map("Muster", table(["Muster"]), 17, "North")
+
+    assert str(error) == (
+        "site North: notes.csv, column 'label', row 17: a value of 6 characters is not in "
+        "data.labels; correct the row, add the label there, or check data.label-column"
     )
 
 
-def test_only_short_codes_are_shown() -> None:
-    assert shown("C34.1") == "'C34.1'"
-    assert shown("") == "nothing"
-    assert shown("Maria Muster") == "a value of 12 characters"
+def test_a_label_with_a_comma_is_told_that_it_cannot_be_named() -> None:
+    error = not_in_map("yes, mild", table(["yes, mild"]), 1, None)
+
+    assert "is not in data.labels (it holds a comma, which no label named there can);" in str(error)
+
+
+def test_a_value_is_described_by_its_length() -> None:
+    assert described("") == "nothing"
+    assert described("4711") == "a value of 4 characters"

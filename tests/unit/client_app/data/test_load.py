@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client_app.data import load_site, load_sites, site_names
+from client_app.data import SiteData, load_site, load_sites, load_usable_sites
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, DataError
 
@@ -55,7 +55,7 @@ def test_one_site_alone_is_loaded_as_with_the_others(config: Config, partition: 
     settings = config(rows("A") + rows("B"), data__partition=partition, data__sites=2)
     together = load_sites(settings)
 
-    assert site_names(settings) == list(together)
+    assert load_usable_sites(settings) == together
     for name, data in together.items():
         assert load_site(settings, name) == data
 
@@ -67,7 +67,9 @@ def test_the_seed_of_the_run_draws_the_splits(config: Config) -> None:
     assert load_site(config(rows("A")), "A").splits == one.splits
 
 
-def test_dropped_repeats_are_counted_where_they_were(config: Config) -> None:
+def test_dropped_repeats_are_counted_where_they_were(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
     extra = [
         ("A patient 0", "yes", "A"),
         (" B  patient 1 ", "yes", "A"),
@@ -76,9 +78,9 @@ def test_dropped_repeats_are_counted_where_they_were(config: Config) -> None:
 
     sites = load_sites(config(rows("A") + rows("B") + extra))
 
-    assert sites["A"].notes == [
-        "2 records that repeat an earlier one dropped at this site, 1 with another label"
-    ]
+    # How many have another label is a number of labels: it stays at the site.
+    assert sites["A"].notes == ["2 records that repeat an earlier one dropped at this site"]
+    assert "site A: 1 of the dropped records have another label" in caplog.text
     assert sites["B"].notes == ["1 record that repeats an earlier one dropped at this site"]
     assert sum(len(part) for data in sites.values() for part in data.splits.values()) == 40
 
@@ -103,10 +105,13 @@ def test_a_bad_site_does_not_stop_a_good_one(config: Config) -> None:
     settings = config(rows("A") + [(f"B {i}", "yes", "B") for i in range(20)])
 
     assert load_site(settings, "A").site == "A"
-    with pytest.raises(DataError, match="site B: all 12 training records carry the one label"):
+    with pytest.raises(DataError, match="site B: the training records all carry one label"):
         load_site(settings, "B")
     with pytest.raises(DataError, match="site B"):
         load_sites(settings)
+    usable = load_usable_sites(settings)
+    assert isinstance(usable["A"], SiteData)
+    assert isinstance(usable["B"], DataError)
 
 
 def test_one_class_can_be_allowed(config: Config) -> None:
@@ -120,8 +125,33 @@ def test_one_class_can_be_allowed(config: Config) -> None:
 def test_a_label_outside_the_map_names_site_and_row(config: Config) -> None:
     settings = config([*rows("A"), ("odd one", "maybe", "A")], data__labels="no,yes")
 
-    with pytest.raises(DataError, match=r"site A: .*row 21: expected one of 'no', 'yes', got"):
+    with pytest.raises(DataError, match=r"site A: .*row 21: a value of 5 characters is not in"):
         load_sites(settings)
+
+
+def test_one_site_alone_answers_for_every_row_with_its_own_name(config: Config) -> None:
+    settings = config([*rows("A"), ("odd one", "maybe", "Muster, Maria")], data__labels="no,yes")
+
+    with pytest.raises(DataError, match=r"site A: .*row 21: a value of 5 characters is not in"):
+        load_site(settings, "A")
+
+
+def test_labels_that_must_not_be_found_are_asked_for(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"data\.labels is empty"):
+        load_site(config(rows("A")), "A", find_labels=False)
+    named = config(rows("A"), data__labels="no,yes")
+    assert load_site(named, "A", find_labels=False) == load_site(named, "A")
+
+
+def test_a_site_with_a_comma_in_its_name_cannot_be_held_out(config: Config) -> None:
+    records = rows("A") + rows("St. Mary, London")
+
+    held_out = config(records, **{"federation.held-out": "St. Mary, London"})
+    with pytest.raises(DataError, match=r"column 'site', row 21: .* holds a comma, so federation"):
+        load_sites(held_out)
+
+    assert len(load_sites(config(records))) == 2
+    assert len(load_sites(config(records, **{"federation.held-out": "A"}))) == 2
 
 
 def test_a_site_too_small_for_three_splits_is_named(config: Config) -> None:
@@ -134,9 +164,11 @@ def test_an_empty_file_is_one_sentence(config: Config) -> None:
         load_sites(config([]))
 
 
-def test_an_unknown_site_is_answered_with_the_nearest(config: Config) -> None:
-    with pytest.raises(DataError, match=r"site Nort: .*the nearest is 'North'"):
+def test_an_unknown_site_is_not_told_the_others(config: Config) -> None:
+    with pytest.raises(DataError, match=r"site Nort: .*no records of this.*of 2 others") as caught:
         load_site(config(rows("North") + rows("South")), "Nort")
+
+    assert "North" not in str(caught.value)
 
 
 def test_an_unknown_embedded_source_is_answered_with_the_nearest() -> None:
@@ -158,7 +190,7 @@ def test_a_broken_partition_is_caught_by_content(
 
     monkeypatch.setattr("client_app.data.load.deal", leaky)
 
-    with pytest.raises(DataError, match="1 in both 'A' and 'B'"):
+    with pytest.raises(DataError, match="no record is in two sites, got 1 in two of them"):
         load_sites(config(rows("A") + rows("B")))
 
 
