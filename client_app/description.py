@@ -8,6 +8,7 @@ import torch
 
 import fedapp
 from client_app.data import SiteData
+from client_app.data_digest import data_digest
 from client_app.device import describe_device
 from client_app.models import ResidentModel
 from fedapp.config import RunConfig
@@ -15,7 +16,7 @@ from fedapp.exchange import SiteDescription
 
 
 def describe(
-    data: SiteData, resident: ResidentModel, config: RunConfig, threads: int
+    data: SiteData, resident: ResidentModel, config: RunConfig, threads: int, cut: int
 ) -> SiteDescription:
     """Describe a site: identities and counts, no record and no label count.
 
@@ -26,6 +27,8 @@ def describe(
     config : RunConfig
     threads : int
         CPU threads in use; the last digits of a result depend on them.
+    cut : int
+        Training texts that ``model.max-length`` cuts.
     """
     initial = resident.parameters.initial(config.seed)
     return SiteDescription(
@@ -48,8 +51,16 @@ def describe(
         torch_version=torch.__version__,
         clock=time.time(),
         peft_config=dict(resident.peft_config),
-        notes=list(data.notes),
+        notes=[*data.notes, *_cut_note(cut, config.model.max_length)],
+        data_digest=data_digest(data),
     )
+
+
+def _cut_note(cut: int, longest: int) -> list[str]:
+    if not cut:
+        return []
+    texts = "training text" if cut == 1 else "training texts"
+    return [f"{cut} {texts} longer than {longest} tokens {'was' if cut == 1 else 'were'} cut"]
 
 
 def _dtype(resident: ResidentModel, config: RunConfig) -> str:

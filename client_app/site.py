@@ -72,7 +72,8 @@ class LocalSite:
         return replace(reply, numbers={**reply.numbers, "seconds": seconds})
 
     def _describe(self, work: _Work) -> Reply:
-        description = describe(self.data, work.resident, work.config, work.threads)
+        cut = sum(item["cut"] for item in self._items(work, "train"))
+        description = describe(self.data, work.resident, work.config, work.threads, cut)
         return _reply(work.instruction, description=description.model_dump())
 
     def _initial(self, work: _Work) -> Reply:

@@ -37,7 +37,7 @@ class Task(Protocol):
         """Names of the modules trained in full (PEFT's ``modules_to_save``)."""
 
     def prepare(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Turn records into model inputs; each has ``length`` for grouping."""
+        """Turn records into model inputs; each has ``length`` for grouping and ``cut`` (bool)."""
 
     def collate(self, items: Sequence[Mapping[str, Any]]) -> Batch:
         """Pad and stack prepared items."""

@@ -77,26 +77,39 @@ class SequenceClassification:
     def prepare(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Tokenise once; items hold ``input_ids`` (int32, shape (length,)), ``length``, ``label``.
 
-        Texts beyond ``model.max_length`` tokens are cut.
+        Texts beyond ``model.max_length`` tokens are cut, and their items say so in ``cut``.
         """
         if not records:
             return []
-        encoded = self.tokenizer(
-            [record["text"] for record in records],
-            truncation=True,
-            max_length=self.config.model.max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )
+        longest = self.config.model.max_length
+        texts = [record["text"] for record in records]
+        encoded = self._tokenise(texts, truncation=True, max_length=longest)
+        full = [number for number, ids in enumerate(encoded) if len(ids) == longest]
+        whole = self._tokenise([texts[number] for number in full])
+        cut = {number for number, ids in zip(full, whole, strict=True) if len(ids) > longest}
         return [
             {
                 "input_ids": torch.tensor(ids, dtype=torch.int32),
                 "length": len(ids),
                 "label": int(record["label"]),
+                "cut": number in cut,
             }
-            for ids, record in zip(encoded["input_ids"], records, strict=True)
+            for number, (ids, record) in enumerate(zip(encoded, records, strict=True))
         ]
+
+    def _tokenise(self, texts: list[str], **options: Any) -> list[list[int]]:
+        if not texts:
+            return []
+        encoded = self.tokenizer(
+            texts,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,  # else a warning for every text that the model could not take whole
+            **options,
+        )
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
 
     def collate(self, items: Sequence[Mapping[str, Any]]) -> Batch:
         """Pad on the right to the longest item of the batch.

@@ -14,6 +14,7 @@ from transformers import modeling_utils
 
 import client_app
 from client_app.data import SiteData
+from client_app.data_digest import data_digest
 from client_app.models import load_resident
 from client_app.site import LocalSite
 from fedapp.adapter import Adapter
@@ -27,6 +28,7 @@ SETTINGS = {
     "lora.rank": 2,
     "lora.alpha": 4.0,
     "train.batch-size": 4,
+    "train.local-epochs": 1,
     "train.threads": 1,
     "federation.rounds": 2,
 }
@@ -85,6 +87,21 @@ def test_description_is_complete_and_agrees_with_the_initial_adapter(site):
     assert (description.rank, description.alpha) == (2, 4.0)
     assert description.heads == list(sent.tensors)
     assert (description.threads, description.notes) == (1, ["a note"])
+
+
+def test_a_description_marks_the_records_and_counts_the_texts_that_are_cut():
+    data = make_data()
+    described = ok(run(LocalSite(data), Action.DESCRIBE)).description
+    assert described["data_digest"] == data_digest(data)
+    assert described["notes"] == ["a note"]
+
+    for count, note in [
+        (1, "1 training text longer than 16 tokens was cut"),
+        (2, "2 training texts longer than 16 tokens were cut"),
+    ]:
+        data.splits["train"][count - 1]["text"] = "chest pain " * 20
+        described = ok(run(LocalSite(data), Action.DESCRIBE)).description
+        assert described["notes"] == ["a note", note]
 
 
 def test_initial_adapter_is_exact_whatever_the_codec(site):

@@ -56,6 +56,16 @@ def test_records_are_tokenised_as_the_tokenizer_does_and_cut(encoder: str) -> No
     assert [item["length"] for item in items] == [3, 9, 20]
     assert items[2]["input_ids"][-1] == tokenizer.sep_token_id
     assert [item["label"] for item in items] == [1, 0, 2]
+    assert [item["cut"] for item in items] == [False, False, True]
+
+
+@pytest.mark.parametrize(("words", "cut"), [(17, False), (18, False), (19, True)])
+def test_a_text_that_just_fits_is_not_called_cut(encoder: str, words: int, cut: bool) -> None:
+    settings = ModelSection(max_length=20)  # with [CLS] and [SEP] it holds 18 words
+
+    (item,) = task(encoder, model=settings).prepare([{"text": "cough " * words, "label": 0}])
+
+    assert (item["length"], item["cut"]) == (min(words + 2, 20), cut)
 
 
 def test_no_records_are_no_items(encoder: str) -> None:
@@ -153,5 +163,5 @@ def test_a_decoder_without_a_padding_token(tmp_path: Path, encoder: str) -> None
 def test_a_folder_without_a_tokenizer_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
 
-    with pytest.raises(ConfigError, match=r"model.source small: no usable tokenizer in"):
+    with pytest.raises(ConfigError, match=r"model.source small: no usable tokenizer \("):
         build_task(RunConfig(), LABELS, ModelSource(str(tmp_path), "small", ""))
