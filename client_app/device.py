@@ -33,8 +33,9 @@ def resolve_device(name: str) -> torch.device:
             else "the installed PyTorch is built for CPUs only"
         )
         raise DeviceError(
-            f"train.device is '{name}' but no GPU can be used: {reason}; "
-            "fix that, or set train.device to auto or cpu"
+            f"train.device is '{name}' but no GPU can be used: {reason}; fix that, or set "
+            "train.device to auto or cpu; plain `flwr run` hides every GPU from the sites without "
+            "--federation-config 'client-resources-num-gpus=1.0'"
         )
     index = int(match.group(1) or 0)
     if index >= count:

@@ -37,6 +37,7 @@ def test_an_absent_gpu_is_an_error_that_says_why(gpus, name):
     gpus(0)
     with pytest.raises(DeviceError, match=f"'{name}' but no GPU.*no working driver") as caught:
         resolve_device(name)
+    assert "--federation-config 'client-resources-num-gpus=1.0'" in str(caught.value)
     assert caught.value.exit_code == 2
     gpus(0, cuda=None)
     with pytest.raises(DeviceError, match="built for CPUs only"):
