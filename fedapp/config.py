@@ -30,6 +30,8 @@ def _split(value: object) -> object:
     return value
 
 
+_LONGEST_SHOWN = 100
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
@@ -88,7 +90,13 @@ class DataSection(_Section):
     partition: Literal["natural", "dirichlet", "iid"] = _setting(
         "natural", "how records are dealt to sites"
     )
-    sites: int = _setting(4, "number of sites for dirichlet and iid", ge=1, le=10000)
+    sites: int = _setting(
+        4,
+        "number of sites for dirichlet and iid; natural sites are as many as the source has, and "
+        "the number is only a hint for `fedapp run`: how many nodes to simulate",
+        ge=1,
+        le=10000,
+    )
     dirichlet_alpha: float = _setting(
         0.5, "concentration; small means heterogeneous sites", gt=0, le=1e6
     )
@@ -213,7 +221,7 @@ class RunConfig(_Section):
         nested: dict[str, Any] = {}
         for key, value in flat.items():
             if key not in known:
-                raise ConfigError(f"unknown setting '{key}'{_suggestion(key, known)}")
+                raise ConfigError(f"unknown setting {_shown(key)}{_suggestion(key, known)}")
             section, dot, name = key.partition(".")
             if dot:
                 nested.setdefault(section, {})[name] = value
@@ -236,7 +244,7 @@ class RunConfig(_Section):
         """Rebuild a config from `to_json`, as a site does with what the coordinator sent."""
         try:
             flat = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # syntax, an absurd number, absurd nesting
             raise ConfigError(f"the settings are not valid JSON: {error}") from None
         if not isinstance(flat, dict):
             raise ConfigError(f"the settings must be a JSON object, got {type(flat).__name__}")
@@ -303,24 +311,37 @@ def read_toml(path: Path) -> dict[str, Scalar]:
     Raises
     ------
     ConfigError
-        If the file is missing or not TOML.
+        If the file is missing or not TOML, or a name in a list holds a comma.
     """
     try:
         return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ConfigError(f"settings file not found: {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    # Not TOML, not UTF-8, a number of thousands of digits, absurd nesting
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"settings file {path} cannot be read: {error}") from None
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """Turn nested tables into dotted keys; a list becomes a comma-separated string."""
+    """Turn nested tables into dotted keys; a list becomes a comma-separated string.
+
+    Raises
+    ------
+    ConfigError
+        If a name in a list holds a comma: it would come out as two names.
+    """
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):
             flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = _scalar(value)
+            continue
+        if isinstance(value, list) and any("," in str(part) for part in value):
+            raise ConfigError(
+                f"setting {_shown(prefix + key)}: a name holds a comma, which separates names "
+                "there; "
+                "rename it, in the data too"
+            )
+        flat[f"{prefix}{key}"] = _scalar(value)
     return flat
 
 
@@ -362,13 +383,22 @@ def _constraint(field: FieldInfo) -> str:
 
 
 def _suggestion(key: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-    if not near:  # a bare name without its section is the commonest slip
-        near = [k for k in sorted(known) if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+    # The right name in no section or in the wrong one is the commonest slip.
+    same = [k for k in sorted(known) if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+    near = difflib.get_close_matches(key, same or sorted(known), n=1, cutoff=0.0 if same else 0.4)
     return f"; did you mean '{near[0]}'?" if near else "; see `fedapp config show`"
 
 
 def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
+    first = error.errors(include_url=False)[0]
     key = ".".join(_alias(str(part)) for part in first["loc"])
-    return f"setting '{key}': {first['msg']}, got {first['input']!r}"
+    return f"setting '{key}': {first['msg']}, got {_shown(first['input'])}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is written in Python, cut where it is too long for a sentence."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python prints no number of thousands of digits
+        return f"a {type(value).__name__} that is too large to print"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
