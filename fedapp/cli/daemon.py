@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import shutil
 import signal
 import socket
@@ -39,7 +40,7 @@ class Daemon:
     port : int
         On 127.0.0.1.
     build : str
-        Python and Flower it was started with; another build needs another daemon.
+        Python, Flower and visible GPUs it was started with; others need another daemon.
     """
 
     process: Process
@@ -115,7 +116,8 @@ def _record(home: Home) -> Path:
 
 
 def _build() -> str:
-    return f"{sys.executable} flwr {metadata.version('flwr')}"
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "all")  # runs inherit it from the daemon
+    return f"{sys.executable} flwr {metadata.version('flwr')} GPUs {gpus}"
 
 
 def _start(home: Home) -> Daemon:

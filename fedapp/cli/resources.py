@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -23,7 +24,9 @@ class Simulation:
     Attributes
     ----------
     nodes : int
-        Simulated nodes; sites are dealt over them, so it need not equal the number of sites.
+        Simulated nodes; sites are dealt over them, so it need not equal the number of sites. Ray's
+        workers take the sites' messages from one queue, whichever node they are for: as long as
+        there is a message for every worker, fewer nodes than sites cost nothing.
     cpus : int
         CPUs, hence threads, per node that works.
     gpus : float
@@ -48,16 +51,28 @@ def plan(config: RunConfig, cpus: int, gpus: int) -> Simulation:
     One node has a whole GPU to itself: two clients of unknown size on one GPU could exhaust its
     memory, and one process keeps one resident base model for all clients.
 
+    How many natural sites there are is only known to whoever reads the data, so for them
+    ``data.sites`` is a hint that only matters for speed: 20 hospitals on 4 nodes keep both workers
+    of a machine with 2 CPUs busy. The hint is worth changing where a worker should have other
+    CPUs than a share of one node in ``data.sites``.
+
     Raises
     ------
     DeviceError
-        If ``train.device`` asks for a GPU and there is none.
+        If ``train.device`` asks for a GPU and there is none, or for another than the first: Ray
+        shows every client one GPU, which is the first there.
     """
     wanted = config.train.device
     if wanted.startswith("cuda") and gpus == 0:
         raise DeviceError(
             f"train.device is '{wanted}' but no NVIDIA GPU is visible on this machine; "
             "set train.device to 'cpu' or 'auto', or check the driver with nvidia-smi"
+        )
+    if number := re.fullmatch(r"cuda:0*([1-9]\d*)", wanted):
+        raise DeviceError(
+            f"train.device is '{wanted}', but in a simulation every site is shown one GPU, as "
+            "cuda:0; set train.device to cuda, and choose the GPU with the environment variable "
+            f"CUDA_VISIBLE_DEVICES={number.group(1)}"
         )
     nodes = min(config.data.sites, _MOST_NODES)
     share = max(1, min(cpus // min(nodes, cpus), _MOST_CPUS))
@@ -73,7 +88,16 @@ def count_cpus() -> int:
 
 
 def count_gpus() -> int:
-    """Return the NVIDIA GPUs of this machine, without importing torch."""
+    """Return the NVIDIA GPUs that CUDA may use here, without importing torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return _installed_gpus()
+    # CUDA takes the list up to its first invalid entry.
+    entries = itertools.takewhile(lambda entry: entry not in {"", "-1"}, visible.split(","))
+    return min(sum(1 for _ in entries), _installed_gpus())
+
+
+def _installed_gpus() -> int:
     devices = [p for p in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)]
     tool = shutil.which("nvidia-smi")
     if tool is None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fedapp.cli import resources
 from fedapp.cli.resources import count_cpus, count_gpus, plan
 from fedapp.config import RunConfig
 from fedapp.errors import DeviceError
@@ -43,6 +44,30 @@ def test_gpus_are_given_to_those_who_use_them(device: str, gpus: int, expected: 
 def test_an_absent_gpu_is_an_error_at_once() -> None:
     with pytest.raises(DeviceError, match=r"train\.device is 'cuda:1' but no NVIDIA GPU"):
         plan(config(train__device="cuda:1"), 4, 0)
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "cuda:12", "cuda:01"])
+def test_a_gpu_that_ray_would_hide_is_refused(device: str) -> None:
+    with pytest.raises(DeviceError) as caught:
+        plan(config(train__device=device), 4, 16)
+    assert f"train.device is '{device}'" in str(caught.value)
+    assert "set train.device to cuda" in str(caught.value)
+    assert f"CUDA_VISIBLE_DEVICES={int(device[5:])}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [(None, 4), ("2", 1), ("0,3", 2), ("", 0), ("-1", 0), ("1,-1,2", 1), ("0,1,2,3,4,5", 4)],
+)
+def test_only_gpus_that_cuda_may_use_count(
+    visible: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "_installed_gpus", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert count_gpus() == expected
 
 
 def test_the_options_are_what_flower_parses() -> None:
