@@ -23,6 +23,11 @@ def fail(sentence: str, next_step: str = "") -> None:
         typer.echo(f"next: {next_step}", err=True)
 
 
+def warn(sentence: str) -> None:
+    """Print a warning to standard error: something is amiss, and the command goes on."""
+    typer.echo(f"warning: {sentence}", err=True)
+
+
 class SentenceGroup(TyperGroup):
     """A command group that ends a `FedappError` with its sentence and its exit code."""
 

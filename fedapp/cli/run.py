@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedapp.cli import daemon, flower, resources, session, settings
-from fedapp.cli.console import fail, say
+from fedapp.cli.console import fail, say, warn
 from fedapp.cli.home import Busy, Home, locked
 from fedapp.cli.signals import Interrupted, interruptible
 from fedapp.cli.verdict import Verdict, judge, read_status
@@ -123,13 +123,30 @@ def _mark_stopped(folder: Path, run_id: str, exit_code: int) -> None:
 
 
 def _conclude(verdict: Verdict, folder: Path) -> None:
+    report = folder / "report.html"
+    # The server half writes it at the end of a run. What is older is of before a resumption.
+    if _is_outdated(report) if report.exists() else verdict.exit_code == 0:
+        _write_report(folder)
     if verdict.exit_code == 0:
-        report = folder / "report.html"
-        if not report.exists():  # the server half writes it; this is for an interrupted end
-            write_report(folder)
         say(f"Results: {folder}")
         say(f"Next: open {report}, or `fedapp export {folder}` for the adapter")
         return
     resumable = any((folder / "checkpoint").glob("round-*"))
     fail(verdict.error, f"continue with `fedapp run --resume {folder}`" if resumable else "")
     raise typer.Exit(verdict.exit_code)
+
+
+def _is_outdated(report: Path) -> bool:
+    results = [report.with_name(name) for name in ("metrics.jsonl", "summary.json")]
+    written = report.stat().st_mtime_ns
+    return any(path.exists() and path.stat().st_mtime_ns > written for path in results)
+
+
+def _write_report(folder: Path) -> None:
+    try:
+        write_report(folder)
+    except Exception as error:  # the page is drawn from the results and may fail; they are there
+        warn(
+            f"the report was not written ({type(error).__name__}: {error}); the results are "
+            f"complete, try `fedapp report {folder}` later"
+        )

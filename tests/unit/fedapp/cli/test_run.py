@@ -1,0 +1,82 @@
+"""How ``fedapp run`` ends: the report belongs to the results, and never changes the exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+
+import pytest
+import typer
+
+from fedapp.cli.run import _conclude
+from fedapp.cli.verdict import Verdict
+
+module = importlib.import_module("fedapp.cli.run")  # the package's own `run` is the command
+FRESH, OLD, OLDER = 3000, 2000, 1000  # seconds, times of files
+
+
+def folder_with(tmp_path: Path, **times: int) -> Path:
+    for name, when in times.items():
+        path = tmp_path / name.replace("_", ".")
+        path.write_text("before")
+        os.utime(path, (when, when))
+    return tmp_path
+
+
+@pytest.fixture
+def write(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Replace the writing of the report; returns the folders it was asked for."""
+    asked: list[Path] = []
+    monkeypatch.setattr(module, "write_report", asked.append)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("times", "written"),
+    [
+        ({"summary_json": OLD, "metrics_jsonl": OLD}, True),
+        ({"report_html": FRESH, "summary_json": OLD, "metrics_jsonl": OLD}, False),
+        ({"report_html": OLDER, "summary_json": OLD, "metrics_jsonl": OLD}, True),
+        ({"report_html": OLD, "summary_json": OLDER, "metrics_jsonl": FRESH}, True),
+        ({"report_html": OLD}, False),
+    ],
+    ids=["missing", "fresh", "before the summary", "before the metrics", "alone"],
+)
+def test_a_report_older_than_the_results_is_rewritten(
+    times: dict[str, int], written: bool, tmp_path: Path, write: list[Path]
+) -> None:
+    _conclude(Verdict(0), folder_with(tmp_path, **times))
+
+    assert write == ([tmp_path] if written else [])
+
+
+@pytest.mark.parametrize(
+    ("times", "written"),
+    [({"metrics_jsonl": OLD}, False), ({"report_html": OLDER, "metrics_jsonl": OLD}, True)],
+    ids=["none", "of before the resumption"],
+)
+def test_after_a_failure_only_an_old_report_is_rewritten(
+    times: dict[str, int], written: bool, tmp_path: Path, write: list[Path]
+) -> None:
+    with pytest.raises(typer.Exit) as caught:
+        _conclude(Verdict(4, "refused"), folder_with(tmp_path, **times))
+
+    assert caught.value.exit_code == 4
+    assert write == ([tmp_path] if written else [])
+
+
+def test_a_report_that_fails_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(folder: Path) -> Path:
+        raise ValueError("no fonts")
+
+    monkeypatch.setattr(module, "write_report", fail)
+
+    _conclude(Verdict(0), folder_with(tmp_path, summary_json=OLD))
+
+    output = capsys.readouterr()
+    assert output.err.startswith("warning: the report was not written (ValueError: no fonts)")
+    assert f"`fedapp report {tmp_path}`" in output.err
+    assert f"Results: {tmp_path}" in output.out
