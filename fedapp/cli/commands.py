@@ -15,9 +15,12 @@ from fedapp.cli.console import say
 from fedapp.cli.home import Home
 from fedapp.errors import ConfigError
 from fedapp.peft_format import CONFIG_FILE, load_peft, read_peft_config, save_peft
+from fedapp.registry import load_half
 from fedapp.report import write_report
 from fedapp.results import RunFolder
 
+# Loaded on demand: the coordinator's installation has neither the site's half nor torch.
+_MERGE = "client_app.export:merge_into_base"
 _PACKAGES = ("flwr", "ray", "torch", "transformers", "peft", "numpy")
 
 
@@ -48,13 +51,28 @@ def report(run: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> Non
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    to: Annotated[Path, typer.Option(help="New folder for the adapter.")],
+    to: Annotated[Path | None, typer.Option(help="New folder for the adapter.")] = None,
+    merged: Annotated[
+        Path | None,
+        typer.Option(help="New folder for the base model with the adapter added to its weights."),
+    ] = None,
 ) -> None:
     """Copy the trained adapter as a folder that plain PEFT loads, after checking it.
+
+    With --merged the result is a whole model, for plain transformers.
 
     Example: fedapp export runs/latest --to my-adapter
     """
     folder = RunFolder.open(run)
+    if to is None and merged is None:
+        raise ConfigError("name a folder: --to DIR for the adapter, --merged DIR for a whole model")
+    if to is not None:
+        _export_adapter(folder, to)
+    if merged is not None:
+        _export_merged(folder, merged)
+
+
+def _export_adapter(folder: RunFolder, to: Path) -> None:
     source = folder.adapter
     if not (source / CONFIG_FILE).is_file():
         raise ConfigError(
@@ -66,6 +84,18 @@ def export(
     save_peft(adapter, to, read_peft_config(source), text)
     say(f"Wrote {to.resolve()}: {adapter.size} numbers, digest {adapter.digest()}")
     say(f'Next: PeftModel.from_pretrained(base_model, "{to}")')
+
+
+def _export_merged(folder: RunFolder, target: Path) -> None:
+    try:
+        merge_into_base = load_half(_MERGE)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--merged loads the base model, which needs {error.name}; run it where the site's "
+            "half is installed (`pip install 'fedapp[site]'`)"
+        ) from None
+    say(f"Wrote {merge_into_base(folder.path, target)}")
+    say(f'Next: AutoModelForSequenceClassification.from_pretrained("{target}")')
 
 
 def version() -> None:

@@ -34,10 +34,8 @@ def show(
 
     Example: fedapp config show -c "method=svd lora.rank=4"
     """
-    base = app_settings(folder) if (folder / "pyproject.toml").exists() else {}
-    resolved = RunConfig.from_flat({**base, **read_overrides(config or [])})
     section = ""
-    for setting in settings(resolved):
+    for setting in settings(_resolve(folder, config)):
         head = setting.key.rpartition(".")[0]
         if head != section:
             section = head
@@ -59,6 +57,9 @@ def schema() -> None:
 
 @app.command("toml")
 def toml_(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[APP]", help="Folder of the app.", show_default=True)
+    ] = Path("."),
     config: Annotated[
         list[str] | None,
         typer.Option("--config", "-c", help="Settings: 'key=value ...' or a .toml file."),
@@ -66,11 +67,18 @@ def toml_(
 ) -> None:
     """Print the settings as TOML: a file for -c, or [tool.flwr.app.config] of pyproject.toml.
 
+    Without an app in the folder the defaults are changed.
+
     Next step: edit the file and give it to `fedapp run -c FILE.toml`.
 
     Example: fedapp config toml -c method=svd > svd.toml
     """
-    say(toml.lines(RunConfig.from_flat(read_overrides(config or [])).to_flat()).rstrip("\n"))
+    say(toml.lines(_resolve(folder, config).to_flat()).rstrip("\n"))
+
+
+def _resolve(folder: Path, options: list[str] | None) -> RunConfig:
+    base = app_settings(folder) if (folder / "pyproject.toml").exists() else {}
+    return RunConfig.from_flat({**base, **read_overrides(options or [])})
 
 
 def _describe(setting: Setting) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,15 @@ def test_config_toml_is_a_settings_file(tmp_path: Path) -> None:
     assert shown.count("(default") == 1
 
 
+def test_config_toml_starts_from_the_app_s_own_settings(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.config]\ndata.source = 'own.csv'\n")
+
+    for arguments in ([], ["."], [str(tmp_path)]):
+        printed = fedapp("config", "toml", *arguments, "-c", "lora.rank=3").stdout
+        assert 'data.source = "own.csv"\n' in printed
+        assert "lora.rank = 3\n" in printed
+
+
 def test_stop_without_a_daemon_says_so() -> None:
     result = fedapp("stop", str(ROOT))
     assert result.exit_code == 0
@@ -140,6 +150,62 @@ def test_export_copies_the_adapter(run: RunFolder, tmp_path: Path) -> None:
     assert (tmp_path / "copy" / "README.md").read_text() == "# card\n"
     assert adapter.digest() in result.stdout
     assert "Next: PeftModel.from_pretrained" in result.stdout
+
+
+def test_export_merged_is_a_model_for_plain_transformers(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    from client_app.models import load_resident
+
+    config = RunConfig.from_flat(
+        {"model.source": "embedded:tiny-encoder", "output-dir": str(tmp_path / "runs"), "name": "a"}
+    )
+    labels = ["well", "ill", "unclear"]
+    resident = load_resident(config, labels)
+    rng = np.random.default_rng(0)
+    adapter = resident.parameters.read().map(
+        lambda _, array: (0.3 * rng.standard_normal(array.shape)).astype(np.float32)
+    )
+    resident.parameters.load(adapter)
+    folder = RunFolder.create(config)
+    site = {"label_map": labels, "base_model_digest": resident.base_digest}
+    folder.write_config(config, {}, sites={"A": site})
+    save_peft(adapter, folder.adapter, resident.peft_config, "# card\n")
+
+    result = fedapp("export", "runs/latest", "--merged", "whole", "--to", "copy")
+
+    assert result.exit_code == 0, result.stderr
+    assert load_peft(tmp_path / "copy").digest() == adapter.digest()
+    assert f"Wrote {tmp_path / 'whole'}" in result.stdout
+    assert 'Next: AutoModelForSequenceClassification.from_pretrained("whole")' in result.stdout
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "whole").eval()
+    assert list(model.config.id2label.values()) == labels
+    batch = resident.task.collate(resident.task.prepare([{"text": "chest pain", "label": 0}]))
+    with torch.inference_mode():
+        expected = resident.task.output(resident.model, batch)
+        logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_export_wants_a_folder(run: RunFolder) -> None:
+    result = fedapp("export", "runs/one")
+    assert result.exit_code == 2
+    assert "--to DIR" in result.stderr
+    assert "--merged DIR" in result.stderr
+
+
+def test_export_merged_without_the_site_s_half_says_what_is_missing(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "client_app.export", raising=False)
+
+    result = fedapp("export", "runs/one", "--merged", "whole")
+
+    assert result.exit_code == 2
+    assert "needs torch" in result.stderr
+    assert "fedapp[site]" in result.stderr
 
 
 def test_export_before_the_end_says_why(run: RunFolder) -> None:
