@@ -15,6 +15,7 @@ from fedapp.errors import MergeRefused, UpdateRefused
 REASONS: dict[str, str] = {
     "empty": "the update has no payload, or its payload has no array",
     "bad-weight": "the update's weight (its number of examples) is not a positive finite number",
+    "bad-metrics": "a reported metric or cost is not finite, out of range or oddly named",
     "wrong-round": "the update belongs to another round",
     "oversized": "the payload or its layout is larger than the limits allow",
     "wrong-layout": "names or scalings differ from the model's, or the layout is malformed",
@@ -26,6 +27,9 @@ REASONS: dict[str, str] = {
     "wrong-digest": "the payload's bytes or layout are not those that were sent",
     "non-finite": "an array holds NaN or Inf",
 }
+
+LARGEST_WEIGHT = 1e15
+"""Most training examples of one site: the sum over all sites stays finite."""
 
 
 def check_update(
@@ -73,8 +77,12 @@ def check_update(
 
     if reply_packed is None or not (reply_packed.layout.pairs or reply_packed.layout.tensors):
         refuse("empty", "the update holds no array; expected a trained adapter")
-    if not _is_number(weight) or not math.isfinite(weight) or weight <= 0:
-        refuse("bad-weight", f"the update's weight must be positive and finite, got {weight!r:.40}")
+    if not _is_number(weight) or not math.isfinite(weight) or not 0 < weight <= LARGEST_WEIGHT:
+        refuse(
+            "bad-weight",
+            f"the update's weight must be positive and finite, at most {LARGEST_WEIGHT:g}, "
+            f"got {weight!r:.40}",
+        )
     if reply_round != round:
         refuse("wrong-round", f"the update must be of round {round}, got {reply_round!r:.40}")
     layout = reply_packed.layout

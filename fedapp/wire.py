@@ -161,6 +161,12 @@ def content_to_reply(content: RecordDict) -> Reply:
     return _reply(header, _payloads(content, header.layouts))
 
 
+def payload_bytes(content: RecordDict) -> int:
+    """Return the bytes of all arrays of a message, whatever their form."""
+    records = content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())
+
+
 def describe_to_content(config: RunConfig) -> RecordDict:
     """Write the first request, which goes to a node since its sites are not known yet."""
     return _content({"wire": WIRE_VERSION, "config": config.to_flat()}, {}, PayloadCache())

@@ -15,12 +15,21 @@ from flwr.serverapp import Grid
 
 from fedapp.errors import FedappError, UpdateRefused
 from fedapp.exchange import Action, Failure, Instruction, Reply
-from fedapp.wire import MESSAGE_TYPES, PayloadCache, content_to_reply, instruction_to_content
-from server_app.log import log
+from fedapp.reported import check_reported
+from fedapp.wire import (
+    MESSAGE_TYPES,
+    PayloadCache,
+    content_to_reply,
+    instruction_to_content,
+    payload_bytes,
+)
+from server_app.log import log, names
 
 POLL_SECONDS = 0.2
 # An unanswered message is dropped by Flower this long after our own deadline, not before.
 TTL_MARGIN_SECONDS = 60.0
+# The same seed, model and records give the same result, so that asking again is in vain.
+LASTING = frozenset({"TrainingError", "DataError", "ConfigError", "non-finite", "not mergeable"})
 
 Tick = Callable[[], None]
 
@@ -29,21 +38,41 @@ Tick = Callable[[], None]
 class Problem:
     """Why a site's answer is missing; ``kind`` is machine-readable, ``reason`` a sentence."""
 
-    kind: str  # "timeout", "unsent", "error", "failure", "malformed", or one of REASONS
+    kind: str  # "timeout", "unsent", "error", "failure", "malformed", "not mergeable", or a REASON
     reason: str
     failure: Failure | None = None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the site would give the same answer again."""
+        return (self.failure.kind if self.failure else self.kind) in LASTING
 
 
 @dataclass
 class Collected:
-    """What came back: every asked site is in exactly one of the two."""
+    """What came back: every asked site is either in ``replies`` or in ``problems``.
+
+    Attributes
+    ----------
+    replies : dict of str to Reply
+        Its metrics and numbers have passed `fedapp.reported.check_reported`.
+    problems : dict of str to Problem
+    bytes_down, bytes_up : dict of str to int
+        Bytes of the payloads by site: what Flower took, and what arrived, usable or not.
+    """
 
     replies: dict[str, Reply] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    bytes_up: dict[str, int] = field(default_factory=dict)
 
 
 def collect_messages(
-    grid: Grid, messages: Iterable[Message], timeout: float, tick: Tick | None = None
+    grid: Grid,
+    messages: Iterable[Message],
+    timeout: float,
+    tick: Tick | None = None,
+    node_of: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, Message], set[str]]:
     """Push messages and pull their replies until all are there or ``timeout`` seconds are over.
 
@@ -69,7 +98,7 @@ def collect_messages(
                 replies[answered] = reply
             else:
                 kind = "a second reply" if answered in asked else "a late or unknown reply"
-                log(f"{kind} from node {reply.metadata.src_node_id} is ignored")
+                log(f"{kind} from {name_node(reply.metadata.src_node_id, node_of)} is ignored")
         if tick is not None:
             tick()
         left = deadline - time.monotonic()
@@ -105,14 +134,19 @@ def collect(
         (instruction, to_message(instruction, node_of[instruction.site], timeout, cache))
         for instruction in instructions
     ]
-    answers, unsent = collect_messages(grid, [message for _, message in asked], timeout, tick)
+    messages = [message for _, message in asked]
+    answers, unsent = collect_messages(grid, messages, timeout, tick, node_of)
     collected = Collected()
     for instruction, message in asked:
         site = instruction.site
         answer = answers.get(message.metadata.message_id)
+        if message.metadata.message_id not in unsent:
+            collected.bytes_down[site] = sum(p.nbytes for p in instruction.payloads.values())
         result: Reply | Problem
         if answer is not None:
-            result = read_reply(answer, instruction, node_of[site])
+            if answer.has_content():
+                collected.bytes_up[site] = payload_bytes(answer.content)
+            result = read_reply(answer, instruction, node_of)
         elif message.metadata.message_id in unsent:
             result = Problem("unsent", "Flower did not take the message; it may be too large")
         else:
@@ -137,22 +171,25 @@ def to_message(
     )
 
 
-def read_reply(message: Message, instruction: Instruction, node_id: int) -> Reply | Problem:
+def read_reply(
+    message: Message, instruction: Instruction, node_of: Mapping[str, int]
+) -> Reply | Problem:
     """Return the reply of the asked site, or why it cannot be used.
 
     An update of another round is let through: refusing it is `fedapp.validation`'s business.
     """
     if message.has_error():
         return Problem("error", error_text(message))
-    if message.metadata.src_node_id != node_id:
+    sender, expected = message.metadata.src_node_id, node_of[instruction.site]
+    if sender != expected:
         return Problem(
             "malformed",
-            f"the reply came from node {message.metadata.src_node_id}, expected node {node_id}",
+            f"the reply came from {name_node(sender, node_of)}, expected node {expected}",
         )
     try:
         reply = content_to_reply(message.content)
     except UpdateRefused as error:
-        return Problem(error.reason, error.message)
+        return Problem(error.reason, f"reply refused ({error.reason}): {error.message}")
     except FedappError as error:
         return Problem("malformed", error.message)
     if reply.site != instruction.site or reply.action != instruction.action:
@@ -167,7 +204,16 @@ def read_reply(message: Message, instruction: Instruction, node_id: int) -> Repl
         )
     if reply.failure is not None:
         return Problem("failure", failure_text(reply), reply.failure)
-    return reply
+    try:
+        return check_reported(reply)
+    except UpdateRefused as error:
+        return Problem(error.reason, f"reply refused ({error.reason}): {error.message}")
+
+
+def name_node(node_id: int, node_of: Mapping[str, int] | None) -> str:
+    """Name a node by its id and, where they are known, its sites."""
+    sites = sorted(site for site, node in (node_of or {}).items() if node == node_id)
+    return f"node {node_id}" + (f" ({names(sites)})" if sites else "")
 
 
 def failure_text(reply: Reply) -> str:

@@ -17,12 +17,15 @@ def site_rows(
 ) -> Iterator[Row]:
     """Yield one row per phase and split that the site evaluated.
 
-    Bytes and seconds are those of the whole exchange and stand in each of its rows. Rows of the
-    site's own training also hold what it reports of it (``train_loss``, ``steps``, ...).
+    Bytes and seconds are those of the whole exchange and stand in each of its rows. Bytes are
+    those of the payloads (the adapters): layouts, settings, metrics and Flower's own are not in
+    them. Rows of the site's own training also hold what it reports of it (``train_loss``,
+    ``steps``, ...).
 
     Parameters
     ----------
     reply : Reply
+        Checked by `fedapp.reported.check_reported`.
     round : int
         For the final test, the number of rounds.
     bytes_up, bytes_down : int
@@ -34,17 +37,15 @@ def site_rows(
         phase, _, split = key.partition("/")
         if key in set(skip):
             continue
-        yield {
-            **(numbers if phase != "received" else {}),
-            "round": round,
-            "site": reply.site,
-            "phase": phase,
-            "split": split,
-            **metrics,
+        known = {"round": round, "site": reply.site, "phase": phase, "split": split}
+        costs = {
             "bytes_up": bytes_up,
             "bytes_down": bytes_down,
             "seconds": reply.numbers.get("seconds", 0.0),
         }
+        reported = {**(numbers if phase != "received" else {}), **metrics}
+        # What the coordinator knows comes first for the reader, and again last, so that it stands.
+        yield {**known, **reported, **costs, **known}
 
 
 def round_rows(result: RoundResult, round: int, seconds: float) -> list[Row]:
@@ -65,14 +66,21 @@ def round_rows(result: RoundResult, round: int, seconds: float) -> list[Row]:
 
 
 def federation_row(result: RoundResult, round: int, seconds: float) -> Row:
-    """Return the federation's row; ``accuracy`` and ``loss`` are means over the sites."""
-    personal = [reply.metrics.get("personal/validation", {}) for reply in result.replies.values()]
+    """Return the federation's row.
+
+    ``accuracy`` and ``loss`` are means over the sites of the personal models on the validation
+    split, ``received_accuracy`` and ``received_loss`` those of the model that the round began with.
+    """
     replies = result.replies.values()
+    personal = [reply.metrics.get("personal/validation", {}) for reply in replies]
+    received = [reply.metrics.get("received/validation", {}) for reply in replies]
+    before = _mean(received, ("accuracy", "loss"))
     return {
         "round": round,
         "site": None,
         "phase": "federation",
         **_mean(personal, ("accuracy", "loss")),
+        **{f"received_{name}": value for name, value in before.items()},
         "examples": sum(int(metrics.get("examples", 0)) for metrics in personal),
         "bytes_up": sum(result.bytes_up.values()),
         "bytes_down": sum(result.bytes_down.values()),
