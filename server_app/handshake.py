@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from flwr.app import Message
 from flwr.serverapp import Grid
-from pydantic import ValidationError
 
-import fedapp
 from fedapp import errors
 from fedapp.config import RunConfig
 from fedapp.errors import FedappError, HandshakeError, MissingReplies
-from fedapp.exchange import Action, Reply, SiteDescription
-from fedapp.wire import MESSAGE_TYPES, content_to_descriptions, describe_to_content
+from fedapp.exchange import Reply
 from server_app.agreement import check_equal
-from server_app.collect import POLL_SECONDS, TTL_MARGIN_SECONDS, error_text, failure_text
+from server_app.collect import POLL_SECONDS, failure_text
+from server_app.descriptions import NodeQuery, SiteAnswer
 from server_app.log import log, names, warn
 from server_app.roster import Member, Roster
 from server_app.sampling import check_sites
@@ -55,76 +51,46 @@ def shake_hands(grid: Grid, config: RunConfig, tick: Callable[[], None] | None =
     return roster
 
 
-@dataclass(frozen=True)
-class _Answer:
-    reply: Reply
-    node_id: int
-    asked: float  # Unix seconds
-    answered: float
+def _ask_nodes(grid: Grid, config: RunConfig, tick: Callable[[], None] | None) -> list[SiteAnswer]:
+    """Describe every node that is or comes online, until all of them and enough sites answered.
 
-
-def _ask_nodes(grid: Grid, config: RunConfig, tick: Callable[[], None] | None) -> list[_Answer]:
-    """Describe every node that is or comes online, until all of them and enough sites answered."""
+    Once all nodes that are online have answered, a failure ends the wait: no later site mends it.
+    """
     limits = config.federation
-    pending: dict[str, tuple[int, float]] = {}  # message id -> node, time asked
-    known: set[int] = set()
-    answers: list[_Answer] = []
+    query = NodeQuery(grid, config)
+    answers: list[SiteAnswer] = []
     started = time.monotonic()
-    content = describe_to_content(config)
     while True:
-        new = sorted(set(grid.get_node_ids()) - known)
-        if new:
-            messages = [
-                Message(
-                    content=content,
-                    dst_node_id=node,
-                    message_type=MESSAGE_TYPES[Action.DESCRIBE],
-                    ttl=limits.handshake_timeout + TTL_MARGIN_SECONDS,
-                    group_id="0",
-                )
-                for node in new
-            ]
-            asked = time.time()
-            grid.push_messages(messages)
-            known.update(new)
-            pending |= {m.metadata.message_id: (m.metadata.dst_node_id, asked) for m in messages}
-        for message in grid.pull_messages(sorted(pending)) if pending else ():
-            entry = pending.pop(message.metadata.reply_to_message_id, None)
-            if entry is not None:
-                answers += _read(message, *entry)
-        enough = len(answers) >= limits.min_sites
+        query.ask(grid.get_node_ids())
+        for answer in query.poll():
+            answers += answer.sites()
+        failed = any(answer.reply.failure is not None for answer in answers)
+        enough = failed or len(answers) >= limits.min_sites
         # A last look: nodes may have come online while the first ones answered.
-        if enough and not pending and not set(grid.get_node_ids()) - known:
+        if enough and not query.pending and not query.new(grid.get_node_ids()):
             return answers
         waited = time.monotonic() - started
-        if not pending and not enough and waited > limits.connect_timeout:
+        if not query.pending and not enough and waited > limits.connect_timeout:
             raise _too_few(answers, config, limits.connect_timeout, "connected")
         if waited > limits.connect_timeout + limits.handshake_timeout:
             if not enough:
                 raise _too_few(answers, config, limits.handshake_timeout, "answered")
-            warn(f"{len(pending)} node(s) did not answer the handshake and are left out")
+            warn(f"{query.pending} node(s) did not answer the handshake and are left out")
             return answers
         if tick is not None:
             tick()
         time.sleep(POLL_SECONDS)
 
 
-def _too_few(answers: list[_Answer], config: RunConfig, seconds: float, what: str) -> FedappError:
+def _too_few(
+    answers: list[SiteAnswer], config: RunConfig, seconds: float, what: str
+) -> FedappError:
     present = ", ".join(sorted(answer.reply.site for answer in answers)) or "none"
     return MissingReplies(
         f"{len(answers)} of at least {config.federation.min_sites} sites {what} within "
         f"{seconds:g} s (present: {present}); start the missing sites, or lower "
         "federation.min-sites",
     )
-
-
-def _read(message: Message, node_id: int, asked: float) -> Iterator[_Answer]:
-    if message.has_error():
-        raise HandshakeError(
-            f"node {node_id} cannot describe its sites: {error_text(message)}; see its own log"
-        )
-    for reply in content_to_descriptions(message.content):
-        yield _Answer(reply, node_id, asked, time.time())
 
 
 def _site_error(failed: list[Reply]) -> FedappError:
@@ -139,21 +105,8 @@ def _site_error(failed: list[Reply]) -> FedappError:
     return error(text, site=first.site)  # type: ignore[misc]
 
 
-def _member(answer: _Answer) -> Member:
-    site = answer.reply.site
-    try:
-        description = SiteDescription.model_validate(answer.reply.description)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise HandshakeError(
-            f"field '{field}' of the description: {first['msg']}; "
-            f"install fedapp {fedapp.__version__} there",
-            site=site,
-        ) from None
-    if not site or description.site != site:
-        raise HandshakeError(f"the description is of '{description.site}'", site=site or "?")
-    offset = 0.0
+def _member(answer: SiteAnswer) -> Member:
+    description, offset = answer.description(), 0.0
     if description.clock < answer.asked:
         offset = description.clock - answer.asked
     elif description.clock > answer.answered:

@@ -190,6 +190,7 @@ class FakeGrid(Grid):
             derive_seed(7, "node", index): sorted(sites)[index::count] for index in range(count)
         }
         self.faults: dict[tuple[str, Action, int], list[Fault]] = {}
+        self.refused: set[tuple[str, Action, int]] = set()  # what Flower does not take
         self.sent: list[Instruction] = []
         self.extra: list[Message] = []  # delivered at the next pull, asked for or not
         self.before_push: Callable[[list[Message]], None] = lambda messages: None
@@ -228,6 +229,8 @@ class FakeGrid(Grid):
         for message in batch:
             self._count += 1
             message.metadata.__dict__["_message_id"] = f"m{self._count}"
+            if self.refused and self._refuses(message):
+                continue
             ids.append(message.metadata.message_id)
             reply = self._deliver(message)
             if reply is not None:
@@ -253,6 +256,13 @@ class FakeGrid(Grid):
     @property
     def run(self) -> Any:
         return None
+
+    def _refuses(self, message: Message) -> bool:
+        if message.metadata.message_type == "query":
+            hosted = self.hosted[message.metadata.dst_node_id]
+            return any((site, Action.DESCRIBE, 0) in self.refused for site in hosted)
+        asked = content_to_instruction(message.content)
+        return (asked.site, asked.action, asked.round) in self.refused
 
     # ---- the far side -----------------------------------------------------------------------
 
@@ -317,6 +327,21 @@ def fails(kind: str, message: str) -> Fault:
 def with_weight(weight: float) -> Fault:
     """Claim another number of examples."""
     return lambda instruction, reply: replace(reply, weight=weight)
+
+
+def with_metrics(**changes: float) -> Fault:
+    """Report other metrics in every table."""
+
+    def fault(instruction: Instruction, reply: Reply) -> Reply:
+        tables = {key: {**table, **changes} for key, table in reply.metrics.items()}
+        return replace(reply, metrics=tables)
+
+    return fault
+
+
+def with_numbers(**changes: float) -> Fault:
+    """Report other numbers beside the metrics."""
+    return lambda instruction, reply: replace(reply, numbers={**reply.numbers, **changes})
 
 
 def with_round(round: int) -> Fault:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fake_federation import HOSPITALS, FakeGrid, fails, flower_error, silent
+from flwr.app import Message, RecordDict
 
 import fedapp
 from fedapp.config import RunConfig
@@ -15,6 +16,7 @@ from fedapp.errors import (
     DeviceError,
     HandshakeError,
     MissingReplies,
+    WireError,
 )
 from fedapp.exchange import Action
 from fedapp.results import RunFolder
@@ -165,6 +167,73 @@ def test_too_few_sites_end_the_wait(settings: Settings) -> None:
     assert time.monotonic() - started < 5
     with pytest.raises(MissingReplies, match=r"0 of at least 2 sites .*present: none"):
         shake_hands(FakeGrid({}), settings())
+
+
+def test_a_failure_ends_the_wait_for_more_sites(settings: Settings) -> None:
+    grid = FakeGrid({"Hungary": 59})
+    fault = fails("DataError", "site Hungary: column 'age' is missing")
+    grid.inject("Hungary", fault, round=0, action=Action.DESCRIBE)
+
+    started = time.monotonic()
+    with pytest.raises(DataError, match="site Hungary: column 'age' is missing"):
+        shake_hands(grid, settings(federation__connect_timeout=60))
+    assert time.monotonic() - started < 10
+
+
+def test_good_answers_wait_for_more_sites_to_come(settings: Settings) -> None:
+    grid, polls = FakeGrid(), 0
+    late = dict(list(grid.hosted.items())[1:])
+    for node in late:
+        del grid.hosted[node]
+
+    def after_a_while() -> None:
+        nonlocal polls
+        polls += 1
+        grid.hosted |= late if polls > 1 else {}
+
+    grid.before_pull = after_a_while
+    original = grid.get_node_ids
+
+    def nodes() -> Any:
+        after_a_while()
+        return original()
+
+    grid.get_node_ids = nodes  # type: ignore[method-assign]
+    roster = shake_hands(grid, settings(federation__min_sites=4, federation__connect_timeout=30))
+
+    assert roster.sites == sorted(HOSPITALS)
+
+
+def test_a_node_that_flower_cannot_reach_is_not_waited_for(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = FakeGrid()
+    grid.refused = {("Hungary", Action.DESCRIBE, 0)}
+
+    started = time.monotonic()
+    roster = shake_hands(
+        grid, settings(federation__connect_timeout=60, federation__handshake_timeout=60)
+    )
+
+    assert time.monotonic() - started < 10
+    assert "Hungary" not in roster.sites
+    text = capsys.readouterr().out
+    assert text.count("warning: Flower did not take the request to node") == 1
+
+
+def test_an_answer_that_cannot_be_read_names_its_node(settings: Settings) -> None:
+    grid = FakeGrid()
+    home = next(node for node, sites in grid.hosted.items() if sites == ["Hungary"])
+    original = grid._deliver
+
+    def garbled(message: Message) -> Message | None:
+        if message.metadata.dst_node_id == home:
+            return Message(RecordDict(), reply_to=message)
+        return original(message)
+
+    grid._deliver = garbled  # type: ignore[method-assign]
+    with pytest.raises(WireError, match=f"the answer of node {home}: the message has no fedapp"):
+        shake_hands(grid, settings())
 
 
 def test_nodes_may_come_one_after_the_other(settings: Settings) -> None:

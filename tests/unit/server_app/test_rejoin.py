@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,8 @@ from fedapp.config import RunConfig
 from fedapp.errors import MissingReplies
 from fedapp.results import RunFolder
 from server_app.app import run
+from server_app.handshake import shake_hands
+from server_app.rejoin import wait_for_sites
 
 Settings = Callable[..., RunConfig]
 NODE_UNAVAILABLE = 5
@@ -86,6 +89,67 @@ def test_a_site_that_changed_is_not_taken_back(
     assert (
         "site Hungary is not taken back: its base_model_digest changed" in capsys.readouterr().out
     )
+
+
+class Away(FakeGrid):
+    """Hungary's node is gone; a stranger's node is there, which never answers."""
+
+    def __init__(self, strangers: int = 1) -> None:
+        super().__init__()
+        self.home = next(node for node, sites in self.hosted.items() if sites == ["Hungary"])
+        self.strangers, self.polls = strangers, 0
+        self.returns_after = 10**9
+
+    def leave(self) -> None:
+        del self.hosted[self.home]
+
+    def get_node_ids(self) -> list[int]:
+        self.polls += 1
+        if self.polls > self.returns_after:
+            self.hosted[self.home] = ["Hungary"]
+        # Another stranger at every look: each must not begin a wait of its own.
+        return [*self.hosted, *range(100, 100 + min(self.polls, self.strangers))]
+
+    def _deliver(self, message: Message) -> Message | None:
+        return None if message.metadata.dst_node_id < 1000 else super()._deliver(message)
+
+
+def test_there_is_one_deadline_whoever_comes_meanwhile(settings: Settings) -> None:
+    config, grid = settings(), Away(strangers=10**6)
+    roster = shake_hands(FakeGrid(), config)
+    grid.leave()
+
+    started = time.monotonic()
+    wait_for_sites(grid, roster, ["Hungary"], config)
+
+    # connect-timeout and handshake-timeout are 0.3 s each
+    assert 0.5 < time.monotonic() - started < 3
+
+
+def test_a_silent_stranger_does_not_delay_a_site_that_is_back(settings: Settings) -> None:
+    config = settings(federation__connect_timeout=60, federation__handshake_timeout=60)
+    roster, grid = shake_hands(FakeGrid(), config), Away()
+    grid.leave()
+    grid.returns_after = 2
+
+    started = time.monotonic()
+    wait_for_sites(grid, roster, ["Hungary"], config)
+
+    assert time.monotonic() - started < 10
+
+
+def test_all_sites_of_a_restarted_node_come_back(settings: Settings) -> None:
+    """Also one whose update of this round is there already."""
+    config, grid = settings(), FakeGrid(nodes=2)
+    roster = shake_hands(grid, config)
+    home = roster.nodes["Hungary"]
+    grid.hosted[4242] = grid.hosted.pop(home)
+    together = grid.hosted[4242]
+    assert len(together) == 2
+
+    wait_for_sites(grid, roster, ["Hungary"], config)
+
+    assert {roster.nodes[site] for site in together} == {4242}
 
 
 def test_a_site_that_stays_away_ends_the_run(settings: Settings) -> None:
