@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -13,16 +13,23 @@ from flwr.serverapp.strategy import Result
 from flwr.superlink.grid import InMemoryGrid
 
 from fedapp.adapter import Adapter
-from fedapp.errors import FedappError
+from fedapp.errors import FedappError, MergeRefused, WireError
 from fedapp.exchange import Action, Instruction, Reply
+from fedapp.reported import check_reported
 from fedapp.results import RunFolder
 from fedapp.wire import PayloadCache, content_to_reply
-from server_app.collect import to_message
+from server_app.collect import error_text, failure_text, name_node, to_message
 from server_app.handshake import shake_hands
 from server_app.log import warn
 from server_app.roster import Roster
 from server_app.sampling import sample
-from server_app.training_round import Packer, site_config, train_instructions, validate
+from server_app.training_round import (
+    Packer,
+    merge_usable,
+    site_config,
+    train_instructions,
+    validate,
+)
 from server_app.updates import Update
 
 if TYPE_CHECKING:
@@ -95,19 +102,23 @@ def aggregate_train(
     strategy: BaseStrategy, round: int, replies: Iterable[Message]
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """See ``Strategy.aggregate_train``; a reply that cannot be used is named and left out."""
-    updates: list[Update] = []
-    usable: list[Reply] = []
-    for reply in _usable(replies):
+    replied: dict[str, Reply] = {}
+    updates: dict[str, Update] = {}
+    for reply in _usable(strategy, Action.TRAIN, replies):
         try:
-            updates.append(validate(strategy, round, reply))
+            updates[reply.site] = validate(strategy, round, reply)
         except FedappError as error:
             warn(str(error))
         else:
-            usable.append(reply)
-    if not updates:
+            replied[reply.site] = reply
+    try:
+        aggregate = merge_usable(strategy, round, updates, {}, needed=1)
+    except MergeRefused as error:
+        warn(str(error))
         return None, None
-    aggregate = strategy.aggregate(round, updates)
-    metrics = _mean_metrics(usable, "personal/validation")
+    if aggregate is None:
+        return None, None
+    metrics = _mean_metrics([replied[site] for site in sorted(updates)], "personal/validation")
     for name, value in aggregate.diagnostics.items():
         metrics[name] = float(value)
     return to_arrays(aggregate.adapter), metrics
@@ -117,7 +128,7 @@ def aggregate_evaluate(
     strategy: BaseStrategy, round: int, replies: Iterable[Message]
 ) -> MetricRecord | None:
     """See ``Strategy.aggregate_evaluate``."""
-    return _mean_metrics(list(_usable(replies)), "received/test") or None
+    return _mean_metrics(list(_usable(strategy, Action.EVALUATE, replies)), "received/test") or None
 
 
 def start(
@@ -175,16 +186,34 @@ def _messages(
     return [to_message(i, roster.nodes[i.site], timeout, cache) for i in instructions]
 
 
-def _usable(replies: Iterable[Message]) -> Iterable[Reply]:
+def _usable(strategy: BaseStrategy, action: Action, replies: Iterable[Message]) -> Iterator[Reply]:
+    """Yield the replies that can be used, one per site; the others are named and left out."""
+    nodes = strategy.roster.nodes if strategy.roster is not None else None
+    seen: set[str] = set()
     for message in replies:
-        if message.has_error():
-            warn(f"node {message.metadata.src_node_id}: {message.error.reason}")
-            continue
-        reply = content_to_reply(message.content)
-        if reply.failure is not None:
-            warn(f"site {reply.site}: {reply.failure.message}")
-            continue
-        yield reply
+        try:
+            reply = _read(message, action, nodes)
+            if reply.site in seen:
+                raise WireError("a second reply is ignored", site=reply.site)
+        except FedappError as error:
+            warn(f"{name_node(message.metadata.src_node_id, nodes)}: {error}")
+        else:
+            seen.add(reply.site)
+            yield reply
+
+
+def _read(message: Message, action: Action, nodes: Mapping[str, int] | None) -> Reply:
+    if message.has_error():
+        raise WireError(error_text(message))
+    reply = content_to_reply(message.content)
+    sender = message.metadata.src_node_id
+    if nodes is not None and nodes.get(reply.site) != sender:
+        raise WireError(f"it answers for site '{reply.site}', which is not there")
+    if reply.action != action:
+        raise WireError(f"the reply is for {reply.action}, expected {action}", site=reply.site)
+    if reply.failure is not None:
+        raise FedappError(failure_text(reply), site=reply.site, round=reply.round)
+    return check_reported(reply)
 
 
 def _mean_metrics(replies: list[Reply], key: str) -> MetricRecord:

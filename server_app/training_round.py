@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.serverapp import Grid
@@ -18,7 +18,7 @@ from server_app.log import log, names, warn
 from server_app.rejoin import wait_for_sites
 from server_app.roster import Roster
 from server_app.sampling import needed_replies
-from server_app.strategies.base import BaseStrategy
+from server_app.strategies.base import Aggregate, BaseStrategy
 from server_app.updates import Update
 
 
@@ -41,7 +41,7 @@ class Packer:
         self._codec = config.federation.codec
         self._packed: dict[int, tuple[Adapter, Packed]] = {}
 
-    def pack(self, payloads: dict[str, Adapter]) -> dict[str, Packed]:
+    def pack(self, payloads: Mapping[str, Adapter]) -> dict[str, Packed]:
         """Return the payloads in the run's number format."""
         return {name: self._one(adapter) for name, adapter in payloads.items()}
 
@@ -105,8 +105,9 @@ def validate(strategy: BaseStrategy, round: int, reply: Reply) -> Update:
             site=reply.site,
             round=round,
         )
+    decoded: dict[str, Adapter] = {}
     for name, template in expected.items():
-        check_update(
+        adapter = check_update(
             reply.payloads.get(name),
             site=reply.site,
             round=round,
@@ -116,13 +117,44 @@ def validate(strategy: BaseStrategy, round: int, reply: Reply) -> Update:
             max_bytes=int(federation.max_payload_mb * 1e6),
             codec=federation.codec,
         )
+        if federation.codec == "fp32":  # a view of the payload; others would cost memory per site
+            decoded[name] = adapter
     return Update(
         site=reply.site,
         weight=reply.weight,
         packed=reply.payloads["adapter"],
         payloads=reply.payloads,
         numbers=reply.numbers,
+        decoded=decoded,
     )
+
+
+def merge_usable(
+    strategy: BaseStrategy,
+    round: int,
+    updates: dict[str, Update],
+    problems: dict[str, Problem],
+    needed: int,
+) -> Aggregate | None:
+    """Merge if there are at least ``needed`` updates; return None if there are not.
+
+    An update that the method cannot use moves from ``updates`` to ``problems``.
+
+    Raises
+    ------
+    MergeRefused
+        If the merge fails for no single site's fault.
+    """
+    while updates and len(updates) >= needed:
+        try:
+            return strategy.aggregate(round, list(updates.values()))
+        except (UpdateRefused, MergeRefused) as error:
+            if error.site is None or error.site not in updates:
+                raise
+            del updates[error.site]
+            problems[error.site] = Problem("not mergeable", f"update refused: {error.message}")
+            warn(str(error))
+    return None
 
 
 class TrainingRound:
@@ -155,23 +187,25 @@ class TrainingRound:
         """Ask until enough updates are there and merge them.
 
         A repeat asks only the sites whose update is missing; the others trained on the same model
-        already. After a refused merge all are asked again.
+        already. A site whose failure is lasting (training diverged, say) is not asked again, since
+        the same model and seed give the same result; if the round cannot succeed without it, it
+        ends at once.
 
         Raises
         ------
         MissingReplies
             After the last repeat, with every missing site and its reason.
         MergeRefused
-            If the last repeat still merges to something that is not finite.
+            If the updates merge to something that is not finite and no other update can still come.
         """
         result = RoundResult()
         packer = Packer(self._strategy.config)
         updates: dict[str, Update] = {}
         needed = needed_replies(len(asked), self._strategy.config)
         refused: MergeRefused | None = None
+        missing = asked
         for attempt in range(self._federation.max_round_retries + 1):
             result.retries = attempt
-            missing = [site for site in asked if site not in updates]
             if attempt:
                 log(f"round {round}: repeat {attempt}, asking {names(missing)}")
                 wait_for_sites(self._grid, self._roster, missing, self._strategy.config, self._tick)
@@ -183,7 +217,11 @@ class TrainingRound:
             except MergeRefused as error:
                 refused = error
                 warn(str(error))
-                updates.clear()
+            missing = [
+                site for site in asked if site not in updates and not result.problems[site].lasting
+            ]
+            if not missing or len(updates) + len(missing) < needed:
+                break
         if refused is not None:
             raise refused
         raise _missing(round, len(asked), needed, updates, result.problems)
@@ -204,9 +242,6 @@ class TrainingRound:
             packer,
             self._progress_file,
         )
-        for instruction in instructions:
-            sent = sum(packed.nbytes for packed in instruction.payloads.values())
-            result.bytes_down[instruction.site] = result.bytes_down.get(instruction.site, 0) + sent
         collected = collect(
             self._grid,
             instructions,
@@ -214,6 +249,12 @@ class TrainingRound:
             self._federation.round_timeout,
             self._tick,
         )
+        for total, more in (
+            (result.bytes_down, collected.bytes_down),
+            (result.bytes_up, collected.bytes_up),
+        ):
+            for site, count in more.items():
+                total[site] = total.get(site, 0) + count
         for site in sites:
             problem = collected.problems.get(site)
             if problem is None:
@@ -225,8 +266,6 @@ class TrainingRound:
     def _take(
         self, round: int, reply: Reply, updates: dict[str, Update], result: RoundResult
     ) -> Problem | None:
-        received = sum(packed.nbytes for packed in reply.payloads.values())
-        result.bytes_up[reply.site] = result.bytes_up.get(reply.site, 0) + received
         try:
             updates[reply.site] = validate(self._strategy, round, reply)
         except UpdateRefused as error:
@@ -239,20 +278,14 @@ class TrainingRound:
         self, round: int, needed: int, updates: dict[str, Update], result: RoundResult
     ) -> bool:
         """Merge if there are enough updates; one that the method cannot use becomes a problem."""
-        while updates and len(updates) >= needed:
-            try:
-                aggregate = self._strategy.aggregate(round, list(updates.values()))
-            except (UpdateRefused, MergeRefused) as error:
-                if error.site is None or error.site not in updates:
-                    raise
-                del updates[error.site], result.replies[error.site]
-                reason = error.reason if isinstance(error, UpdateRefused) else "not mergeable"
-                result.problems[error.site] = Problem(reason, f"update refused: {error.message}")
-                warn(str(error))
-                continue
-            result.diagnostics = aggregate.diagnostics
-            return True
-        return False
+        try:
+            aggregate = merge_usable(self._strategy, round, updates, result.problems, needed)
+        finally:
+            result.replies = {site: result.replies[site] for site in updates}
+        if aggregate is None:
+            return False
+        result.diagnostics = aggregate.diagnostics
+        return True
 
 
 def _missing(
@@ -267,7 +300,7 @@ def _missing(
     )
     return MissingReplies(
         f"{len(updates)} of {asked} sites sent a valid update, at least {needed} needed; the "
-        f"previous model is kept. Missing: {reasons}. Mend these sites and resume, or lower "
-        "federation.min-replies",
+        f"previous model is kept. Missing: {reasons}. Mend these sites and resume, or resume "
+        "with a lower federation.min-replies",
         round=round,
     )

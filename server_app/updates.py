@@ -28,6 +28,8 @@ class Update:
         Everything the site sent, ``"adapter"`` included.
     numbers : mapping of str to float
         What the site reports besides metrics.
+    decoded : dict of str to Adapter
+        Payloads that are decoded already, by name.
     """
 
     site: str
@@ -35,7 +37,7 @@ class Update:
     packed: Packed
     payloads: Mapping[str, Packed] = field(default_factory=dict)
     numbers: Metrics = field(default_factory=dict)
-    _views: dict[str, Adapter] = field(default_factory=dict, repr=False)
+    decoded: dict[str, Adapter] = field(default_factory=dict, repr=False)
 
     @property
     def adapter(self) -> Adapter:
@@ -52,11 +54,11 @@ class Update:
         return self._decode(name, self.payloads[name])
 
     def _decode(self, name: str, packed: Packed) -> Adapter:
-        if name in self._views:
-            return self._views[name]
+        if name in self.decoded:
+            return self.decoded[name]
         adapter = packed.unpack()
         if packed.layout.codec == "fp32":
-            self._views[name] = adapter
+            self.decoded[name] = adapter
         return adapter
 
 

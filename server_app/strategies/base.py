@@ -19,11 +19,11 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedapp.adapter import Adapter
 from fedapp.codec import pack
 from fedapp.config import RunConfig, Scalar
-from fedapp.errors import FedappError, MergeRefused
+from fedapp.errors import MergeRefused
 from fedapp.registry import METHODS
 from fedapp.validation import check_merge
 from server_app.diagnostics import round_diagnostics
-from server_app.log import log
+from server_app.log import log, warn
 from server_app.optimizers import Replace, ServerOptimizer
 from server_app.state import State
 from server_app.updates import Update
@@ -154,17 +154,27 @@ class BaseStrategy(Strategy):
             check_merge(merged, round)
             stepped = self.server_step(previous, merged)
             check_merge(stepped, round)
+            diagnostics = self._diagnose(round, previous, updates, merged)
         except np.linalg.LinAlgError as error:
             self.load_state_dict(before)
             raise MergeRefused(
                 f"the merge does not converge ({error}); the previous model is kept", round=round
             ) from None
-        except FedappError:
+        except Exception:
             self.load_state_dict(before)
             raise
         self.adapter = stepped
-        sent = self.through_codec(previous)
-        return Aggregate(stepped, self.diagnostics(round, sent, updates, merged))
+        return Aggregate(stepped, diagnostics)
+
+    def _diagnose(
+        self, round: int, previous: Adapter, updates: Sequence[Update], merged: Adapter
+    ) -> dict[str, float]:
+        """Return the diagnostics, none if they cannot be computed: the model does not need them."""
+        try:
+            return self.diagnostics(round, self.through_codec(previous), updates, merged)
+        except np.linalg.LinAlgError as error:
+            warn(f"round {round}: no diagnostics, a decomposition does not converge ({error})")
+            return {}
 
     def through_codec(self, adapter: Adapter) -> Adapter:
         """Return ``adapter`` as it reads after one way over the wire (rounded unless fp32)."""

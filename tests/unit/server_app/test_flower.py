@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_federation import HOSPITALS, FakeGrid, fails, initial_adapter, poisoned
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from fake_federation import (
+    HOSPITALS,
+    FakeGrid,
+    Fault,
+    changed,
+    fails,
+    flower_error,
+    initial_adapter,
+    poisoned,
+    with_metrics,
+)
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from fedapp.config import RunConfig
 from fedapp.errors import FedappError
+from fedapp.exchange import Action
 from fedapp.results import RunFolder
 from server_app.app import build_strategy
 from server_app.flower import from_arrays, to_arrays
@@ -98,6 +110,108 @@ def test_unusable_replies_are_named_and_left_out(
     assert "site Hungary, round 1: array 'layer.1.query.lora_B' must be finite" in text
     assert "loss is NaN" in text
     assert strategy.aggregate_train(2, []) == (None, None)
+
+
+def _asked(config: RunConfig, grid: FakeGrid, evaluate: bool = False):  # type: ignore[no-untyped-def]
+    strategy = build_strategy(config)
+    strategy.begin(initial_adapter(config))
+    ask = strategy.configure_evaluate if evaluate else strategy.configure_train
+    messages = list(ask(1, ArrayRecord(), ConfigRecord(), grid))
+    grid.push_messages(messages)
+    return strategy, list(grid.pull_messages([m.metadata.message_id for m in messages]))
+
+
+BROKEN: dict[str, tuple[Callable[[Message], object], str]] = {
+    "no header": (lambda m: setattr(m, "content", RecordDict()), "the message has no fedapp"),
+    "other node": (
+        lambda m: m.metadata.__dict__.update(_src_node_id=4711),
+        "node 4711: it answers for site 'Hungary', which is not there",
+    ),
+}
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_malformed_reply_is_named_and_left_out(
+    settings: Settings, capsys: pytest.CaptureFixture[str], name: str, evaluate: bool
+) -> None:
+    change, sentence = BROKEN[name]
+    grid = FakeGrid()
+    strategy, replies = _asked(settings(), grid, evaluate)
+    home = strategy.roster.nodes["Hungary"]
+    change(next(m for m in replies if m.metadata.src_node_id == home))
+
+    if evaluate:
+        assert strategy.aggregate_evaluate(1, replies)
+    else:
+        assert strategy.aggregate_train(1, replies)[0] is not None
+    text = capsys.readouterr().out
+    assert sentence in text
+    if name == "no header":
+        assert f"warning: node {home} (Hungary): " in text
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (with_metrics(loss=float("nan")), "'loss' of the metrics of"),
+        (with_metrics(accuracy=7.0), "must be between 0 and 1, got 7.0"),
+        (flower_error, "its client app failed (Flower error 8: RuntimeError: the client app"),
+        (
+            lambda i, r: replace(r, action=Action.LOCAL_ONLY),
+            "the reply is for local-only, expected",
+        ),
+    ],
+)
+def test_a_reply_with_bad_content_is_named_and_left_out(
+    settings: Settings,
+    capsys: pytest.CaptureFixture[str],
+    fault: Fault,
+    sentence: str,
+    evaluate: bool,
+) -> None:
+    grid = FakeGrid()
+    grid.inject("Hungary", fault, action=Action.EVALUATE if evaluate else Action.TRAIN)
+    strategy, replies = _asked(settings(), grid, evaluate)
+
+    if evaluate:
+        assert strategy.aggregate_evaluate(1, replies)
+    else:
+        assert strategy.aggregate_train(1, replies)[0] is not None
+    text = capsys.readouterr().out
+    assert sentence in text
+    assert "(Hungary): " in text
+
+
+def test_a_second_reply_of_a_site_does_not_count_twice(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strategy, replies = _asked(settings(), FakeGrid())
+    once = strategy.aggregate_train(1, replies)[0]
+    strategy.begin(initial_adapter(settings()))
+
+    twice = strategy.aggregate_train(1, [*replies, replies[0]])[0]
+
+    assert (
+        from_arrays(twice, strategy.adapter).digest()
+        == from_arrays(once, strategy.adapter).digest()
+    )
+    assert "a second reply is ignored" in capsys.readouterr().out
+
+
+def test_an_update_that_the_method_cannot_use_is_left_out(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = FakeGrid()
+    grid.inject("Hungary", changed(lambda a: a.map(lambda _, array: array * np.float32(1.5))))
+    strategy, replies = _asked(settings(method="fedsvd"), grid)
+
+    arrays, metrics = strategy.aggregate_train(1, replies)
+
+    assert arrays is not None
+    assert metrics is not None
+    assert "site Hungary: fedsvd trains B over the A that was sent" in capsys.readouterr().out
 
 
 def test_arrays_of_another_model_are_refused(settings: Settings) -> None:

@@ -10,16 +10,20 @@ import numpy as np
 import pytest
 from fake_federation import FakeGrid, initial_adapter
 
+from fedapp import codec as codec_module
+from fedapp import validation
 from fedapp.adapter import Adapter
 from fedapp.codec import pack
 from fedapp.config import RunConfig
 from fedapp.errors import MergeRefused
+from fedapp.exchange import Action, Reply
 from fedapp.results import RunFolder
 from server_app import app
 from server_app.optimizers import Replace
 from server_app.state import join_state, split_state
 from server_app.strategies.base import BaseStrategy
 from server_app.strategies.fedavg import FedAvg
+from server_app.training_round import validate
 from server_app.updates import Update, normalised_weights
 
 CONFIG = RunConfig.from_flat({"method": "fedavg", "lora.rank": 2})
@@ -114,6 +118,39 @@ def test_a_decomposition_that_does_not_converge_is_a_refused_merge() -> None:
     assert strategy.adapter is MODEL
 
 
+def test_diagnostics_that_do_not_converge_are_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Undiagnosed(FedAvg):
+        def diagnostics(self, *args: Any) -> dict[str, float]:
+            raise np.linalg.LinAlgError("SVD did not converge")
+
+    strategy, plain = Undiagnosed(CONFIG), FedAvg(CONFIG)
+    for each in (strategy, plain):
+        each.begin(MODEL)
+
+    aggregate = strategy.aggregate(4, _updates(0.1, 0.2))
+
+    assert aggregate.diagnostics == {}
+    assert strategy.adapter.digest() == plain.aggregate(4, _updates(0.1, 0.2)).adapter.digest()
+    assert "warning: round 4: no diagnostics, a decomposition" in capsys.readouterr().out
+
+
+def test_an_error_in_the_diagnostics_leaves_the_model_as_it_was() -> None:
+    class Broken(FedAvg):
+        def diagnostics(self, *args: Any) -> dict[str, float]:
+            assert self.adapter is MODEL  # not replaced yet
+            raise ZeroDivisionError
+
+    strategy = Broken(CONFIG, Momentum())
+    strategy.begin(MODEL)
+
+    with pytest.raises(ZeroDivisionError):
+        strategy.aggregate(1, _updates(0.1))
+    assert strategy.adapter is MODEL
+    assert "optimizer.velocity" not in strategy.state_dict()
+
+
 def test_state_survives_the_split_into_tensors_and_json() -> None:
     strategy = FedAvg(CONFIG, Momentum())
     strategy.begin(MODEL)
@@ -158,6 +195,30 @@ def test_a_run_with_a_server_optimiser_resumes_bit_identically(
 def test_a_strategy_without_a_model_says_so() -> None:
     with pytest.raises(RuntimeError, match="call begin"):
         FedAvg(CONFIG).payloads(1, "A")
+
+
+@pytest.mark.parametrize(("codec", "times"), [("fp32", 1), ("bf16", 2)])
+def test_validation_hands_on_what_it_decoded(
+    monkeypatch: pytest.MonkeyPatch, codec: Any, times: int
+) -> None:
+    decoded: list[str] = []
+    original = codec_module.decode
+
+    def count(array: Any, layout: Any) -> Adapter:
+        decoded.append(layout.codec)
+        return original(array, layout)
+
+    monkeypatch.setattr(codec_module, "decode", count)
+    monkeypatch.setattr(validation, "decode", count)
+    strategy = FedAvg(CONFIG.with_changes({"federation.codec": codec}))
+    strategy.begin(MODEL)
+    packed = pack(MODEL, codec)
+    reply = Reply("A", 1, Action.TRAIN, payloads={"adapter": packed}, weight=3.0)
+
+    update = validate(strategy, 1, reply)
+
+    assert update.adapter.digest() == packed.unpack().digest()
+    assert len(decoded) - 1 == times  # the oracle's own unpack aside
 
 
 def test_an_fp32_update_is_decoded_once_and_others_each_time() -> None:
