@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fedapp.peft_format import save_peft
@@ -12,6 +13,31 @@ from server_app.log import log, warn
 from server_app.roster import Roster
 from server_app.strategies.base import BaseStrategy
 from server_app.summary import render, summarise
+
+
+def write_adapter(
+    folder: RunFolder,
+    strategy: BaseStrategy,
+    roster: Roster,
+    totals: Mapping[str, float],
+    missing: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Write ``adapter/`` with a card of what is measured so far; return that as a summary."""
+    config, site = strategy.config, roster.reference
+    summary: dict[str, Any] = finite(
+        summarise(
+            config,
+            folder.read_metrics(),
+            name=folder.path.name,
+            totals=totals,
+            adapter_digest=strategy.adapter.digest(),
+            missing=missing,
+        )
+    )
+    summary["versions"]["torch"] = site.torch_version
+    card = model_card(config, site, summary)
+    save_peft(strategy.adapter, folder.adapter, site.peft_config, card)
+    return summary
 
 
 def write_results(
@@ -25,24 +51,11 @@ def write_results(
 
     A report that cannot be made is named in the log; the run is complete without it.
     """
-    config, site = strategy.config, roster.reference
-    summary = finite(
-        summarise(
-            config,
-            folder.read_metrics(),
-            name=folder.path.name,
-            totals=totals,
-            adapter_digest=strategy.adapter.digest(),
-            missing=missing,
-        )
-    )
-    summary["versions"]["torch"] = site.torch_version
-    card = model_card(config, site, summary)
-    save_peft(strategy.adapter, folder.adapter, site.peft_config, card)
+    summary = write_adapter(folder, strategy, roster, totals, missing)
     folder.write_summary(summary)
     print(render(summary), flush=True)
     _report(folder)
-    return dict(summary)
+    return summary
 
 
 def _report(folder: RunFolder) -> None:

@@ -7,7 +7,7 @@ on every wait, names whoever is missing, and continues from a checkpoint bit for
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from flwr.serverapp import Grid
 
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
-from fedapp.errors import CheckpointError, FedappError, HandshakeError
-from fedapp.exchange import Action, Instruction
+from fedapp.errors import CheckpointError, HandshakeError
+from fedapp.exchange import Action
 from fedapp.results import RunFolder, versions
 from server_app.checkpoint import (
     Checkpoint,
@@ -26,16 +26,17 @@ from server_app.checkpoint import (
     newest_checkpoint,
     write_checkpoint,
 )
-from server_app.collect import Collected, collect
-from server_app.finish import write_results
+from server_app.finish import write_adapter, write_results
 from server_app.handshake import shake_hands
+from server_app.initial import fetch_initial
 from server_app.log import log, names, warn
-from server_app.metrics import Row, round_rows, site_rows
+from server_app.measure import Measurement, measure
+from server_app.metrics import Row, round_rows
 from server_app.progress import Progress
 from server_app.roster import Roster
 from server_app.sampling import sample, training_sites
 from server_app.strategies.base import BaseStrategy
-from server_app.training_round import Packer, TrainingRound, site_config
+from server_app.training_round import TrainingRound
 
 OnRound = Callable[[int, Adapter], None]
 
@@ -97,6 +98,9 @@ class RoundLoop:
         self._progress.start(self._share(done))
         for round in range(done + 1, self.config.federation.rounds + 1):
             self._round(round, roster)
+        # Before the measurements, which may take long or fail: the model is what counts.
+        self._count_time()
+        write_adapter(self.folder, self.strategy, roster, self.totals)
         if self.config.federation.local_only:
             self._local_only(roster)
         self._final_test(roster)
@@ -117,12 +121,7 @@ class RoundLoop:
         if self.replace_initial is not None:
             initial = self.replace_initial(initial)
         self.strategy.begin(initial)
-        sites = {
-            site: member.description.model_dump(exclude={"peft_config", "clock"})
-            for site, member in roster.members.items()
-        }
-        torch_version = roster.reference.torch_version
-        self.folder.write_config(self.config, {**versions(), "torch": torch_version}, sites=sites)
+        self._write_config(self.config, roster)
         self._checkpoint(0, roster)
         if self.on_round is not None:
             self.on_round(0, self.strategy.adapter)
@@ -136,6 +135,9 @@ class RoundLoop:
                 "resume with the same fedapp and numpy versions"
             )
         self.strategy.load_state_dict(saved.strategy)
+        # Some settings may differ now (`fedapp.config.NEUTRAL`); the next resume begins with them.
+        place = {"name": self.folder.path.name, "output-dir": str(self.folder.path.parent)}
+        self._write_config(self.config.with_changes({**place, "resume": ""}), roster)
         self.folder.truncate_metrics(saved.metrics_size)
         self.totals = dict(saved.totals)
         self._earlier_seconds = saved.totals["wall_seconds"]
@@ -143,22 +145,21 @@ class RoundLoop:
         return saved.round
 
     def _initial_adapter(self, roster: Roster) -> Adapter:
-        """Fetch the seeded adapter from the first site that sends it as its digest promises."""
-        if self._initial is not None:
-            return self._initial
-        problems = []
-        for site in roster.sites:
-            instruction = Instruction(Action.INITIAL, site, site_config(self.config))
-            timeout = self.config.federation.handshake_timeout
-            got = collect(self.grid, [instruction], roster.nodes, timeout, self._progress.tick)
-            try:
-                self._initial = _verified(got, site, roster)
-            except FedappError as error:
-                warn(str(error))
-                problems.append(str(error))
-            else:
-                return self._initial
-        raise HandshakeError(f"no site sent the initial adapter: {'; '.join(problems)}")
+        if self._initial is None:
+            self._initial, received = fetch_initial(
+                self.grid, self.config, roster, self._progress.tick
+            )
+            self.totals["bytes_up"] += received
+        return self._initial
+
+    def _write_config(self, config: RunConfig, roster: Roster) -> None:
+        """Write ``config.json`` again, now with the sites."""
+        sites = {
+            site: member.description.model_dump(exclude={"peft_config", "clock"})
+            for site, member in roster.members.items()
+        }
+        torch_version = roster.reference.torch_version
+        self.folder.write_config(config, {**versions(), "torch": torch_version}, sites=sites)
 
     # ---- rounds -----------------------------------------------------------------------------
 
@@ -187,7 +188,12 @@ class RoundLoop:
         sites = roster.largest_first(training_sites(roster.sites, self.config))
         self._progress.phase("local-only", sites, self._share(self._rounds), 1.0)
         log("local-only baseline · every site trains alone")
-        payload = {"adapter": self._initial_adapter(roster)}
+        try:
+            payload = {"adapter": self._initial_adapter(roster)}
+        except HandshakeError as error:
+            warn(f"no local-only baseline: {error.message}")
+            self._missing |= {f"{site} {Action.LOCAL_ONLY}": error.message for site in sites}
+            return
         timeout = self.config.federation.round_timeout * self._rounds
         payloads = {site: payload for site in sites}
         self._measure(roster, Action.LOCAL_ONLY, payloads, timeout, ("validation", "test"))
@@ -204,35 +210,17 @@ class RoundLoop:
         self,
         roster: Roster,
         action: Action,
-        payloads: dict[str, dict[str, Adapter]],
+        payloads: Mapping[str, Mapping[str, Adapter]],
         timeout: float,
         splits: tuple[str, ...],
     ) -> None:
-        """Gather metrics that no model depends on: a site that fails is named and left out."""
-        packer = Packer(self.config)
-        instructions = [
-            Instruction(
-                action=action,
-                site=site,
-                config=site_config(self.config),
-                round=self._rounds,
-                payloads=packer.pack(adapters),
-                splits=splits,
-                progress_file=self._progress_file,
-            )
-            for site, adapters in payloads.items()
-        ]
-        got = collect(self.grid, instructions, roster.nodes, timeout, self._progress.tick)
-        rows: list[Row] = []
-        down = {i.site: sum(p.nbytes for p in i.payloads.values()) for i in instructions}
-        for site, reply in sorted(got.replies.items()):
-            rows += site_rows(reply, self._rounds, bytes_down=down[site])
-            self.totals["training_seconds"] += reply.numbers.get("training_seconds", 0.0)
-        self.totals["bytes_down"] += sum(down.values())
-        self._append(rows, self._rounds)
-        for site, problem in sorted(got.problems.items()):
-            warn(f"site {site}: no {action} metrics: {problem.reason}")
-            self._missing[f"{site} {action}"] = problem.reason
+        what = Measurement(action, splits, timeout, self._progress_file)
+        tick = self._progress.tick
+        measured = measure(self.grid, self.config, roster, what, payloads, tick)
+        for key in ("training_seconds", "bytes_up", "bytes_down"):
+            self.totals[key] += getattr(measured, key)
+        self._append(measured.rows, self._rounds)
+        self._missing |= {f"{site} {action}": why for site, why in measured.missing.items()}
 
     # ---- bookkeeping ------------------------------------------------------------------------
 
@@ -276,22 +264,6 @@ class RoundLoop:
             write_checkpoint(self.folder.checkpoint, checkpoint, keep)
         except OSError as error:
             raise _cannot_write(self.folder.checkpoint, error, round) from None
-
-
-def _verified(got: Collected, site: str, roster: Roster) -> Adapter:
-    if site in got.problems:
-        raise HandshakeError(got.problems[site].reason, site=site)
-    packed = got.replies[site].payloads.get("adapter")
-    if packed is None:
-        raise HandshakeError("the reply holds no initial adapter", site=site)
-    adapter, expected = packed.unpack(), roster.reference.initial_digest
-    if adapter.digest() != expected:
-        raise HandshakeError(
-            f"the initial adapter has digest {adapter.digest()}, expected {expected} as all sites "
-            "announced",
-            site=site,
-        )
-    return adapter
 
 
 def _cannot_write(path: Path, error: OSError, round: int) -> CheckpointError:

@@ -110,13 +110,17 @@ def _has(sites: Mapping[str, Phases], phase: str) -> bool:
     return any(phase in phases for phases in sites.values())
 
 
-def _mean(sites: Mapping[str, Phases], phase: str) -> dict[str, float]:
-    """Mean over the sites that have the metric, each site counting the same."""
-    means = {}
+def _mean(sites: Mapping[str, Phases], phase: str) -> dict[str, Any]:
+    """Mean over the sites that have the metric, each site counting the same.
+
+    ``"sites"`` tells for each metric over how many sites the mean is.
+    """
+    means: dict[str, Any] = {"sites": {}}
     for name in ("accuracy", "loss", "auc", "f1"):
         values = [p[phase][name] for p in sites.values() if name in p.get(phase, {})]
         if values:
             means[name] = fmean(values)
+            means["sites"][name] = len(values)
     return means
 
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from statistics import fmean
 
 import numpy as np
 import pytest
-from fake_federation import HOSPITALS, FakeGrid, initial_adapter, silent
+from fake_federation import (
+    HOSPITALS,
+    FakeGrid,
+    Fault,
+    initial_adapter,
+    silent,
+    with_metrics,
+    with_numbers,
+)
+from flwr.app import Message
 
+from fedapp.codec import pack
 from fedapp.config import RunConfig
 from fedapp.exchange import Action
 from fedapp.peft_format import load_peft
 from fedapp.results import RunFolder
+from server_app.app import run
+from server_app.checkpoint import newest_checkpoint
 
 Finished = Callable[..., RunFolder]
 Settings = Callable[..., RunConfig]
@@ -77,6 +90,15 @@ def test_rows_have_the_agreed_keys(finished: Finished) -> None:
         ]
         assert len(personal) == 4
         assert row["accuracy"] == pytest.approx(fmean(personal))
+        for name in ("accuracy", "loss"):
+            received = [
+                r[name]
+                for r in rows
+                if (r["round"], r["phase"], r.get("split"))
+                == (row["round"], "received", "validation")
+            ]
+            assert len(received) == 4
+            assert row[f"received_{name}"] == pytest.approx(fmean(received))
         assert row["replies"] == 4
         assert row["training_seconds"] == pytest.approx(0.8)
         assert row["bytes_up"] > 0
@@ -177,6 +199,119 @@ def test_a_site_that_misses_the_final_test_is_named(
     assert summary["missing"] == {"Hungary evaluate": "no reply within 0.3 s"}
     assert "received" not in summary["sites"]["Hungary"]
     assert "Hungary" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("action", [Action.LOCAL_ONLY, Action.EVALUATE])
+@pytest.mark.parametrize("fault", [with_metrics(loss=math.nan), with_numbers(seconds=math.inf)])
+def test_a_site_with_bad_numbers_at_the_end_is_missing(
+    finished: Finished, action: Action, fault: Fault
+) -> None:
+    grid = FakeGrid()
+    grid.inject("Hungary", fault, round=3, action=action)
+
+    missing = json.loads(finished(grid).summary_file.read_text())["missing"]
+
+    assert list(missing) == [f"Hungary {action}"]
+    assert missing[f"Hungary {action}"].startswith("reply refused (bad-metrics): ")
+
+
+def test_an_undefined_metric_is_left_out_of_rows_and_means(finished: Finished) -> None:
+    grid = FakeGrid()
+    grid.inject("Hungary", with_metrics(auc=math.nan), round=3, action=Action.EVALUATE)
+
+    summary = json.loads(finished(grid).summary_file.read_text())
+
+    assert "auc" not in summary["sites"]["Hungary"]["received"]
+    assert summary["mean"]["received"]["sites"] == {"accuracy": 4, "loss": 4, "auc": 3, "f1": 4}
+
+
+def test_without_the_initial_adapter_a_resumed_run_ends_without_a_baseline(
+    settings: Settings, finished: Finished
+) -> None:
+    config, grid = settings(), FakeGrid()
+    folder = finished(grid, config)
+    digest = json.loads(folder.summary_file.read_text())["adapter_digest"]
+    grid = FakeGrid()
+    for site in grid.sites:
+        grid.inject(site, silent, round=0, action=Action.INITIAL)
+
+    run(grid, config.with_changes({"resume": str(folder.path)}), folder, 12)
+
+    summary = json.loads(folder.summary_file.read_text())
+    assert summary["adapter_digest"] == digest
+    assert set(summary["missing"]) == {f"{site} local-only" for site in HOSPITALS}
+    assert "no site sent the initial adapter" in summary["missing"]["Hungary local-only"]
+    assert set(summary["mean"]) == {"received", "personal"}
+
+
+def test_the_adapter_is_there_before_the_measurements_begin(settings: Settings) -> None:
+    config, grid = settings(), FakeGrid()
+    folder = RunFolder.create(config)
+
+    def lost(messages: list[Message]) -> None:
+        if messages[0].metadata.message_type == "train.local_only":
+            raise ConnectionError("the link is down")
+
+    grid.before_push = lost
+    with pytest.raises(ConnectionError):
+        run(grid, config, folder, 1)
+
+    saved = newest_checkpoint(folder.checkpoint)
+    assert saved.round == 3
+    assert load_peft(folder.adapter).digest() == saved.strategy["adapter"].digest()
+
+
+def test_traffic_is_what_was_sent_and_received(settings: Settings, finished: Finished) -> None:
+    """One fp32 adapter: up once at the start and per update; down per request."""
+    one = pack(initial_adapter(settings())).nbytes
+
+    summary = json.loads(finished().summary_file.read_text())
+
+    assert summary["bytes_up"] == one + 3 * 4 * one
+    assert summary["bytes_down"] == 3 * 4 * one + 4 * one + 4 * one
+
+
+def test_what_flower_does_not_take_is_no_traffic_and_known_at_once(
+    settings: Settings, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = FakeGrid()
+    grid.refused = {("Hungary", Action.TRAIN, 2), ("Hungary", Action.EVALUATE, 3)}
+    one = pack(initial_adapter(settings())).nbytes
+
+    started = time.monotonic()
+    folder = finished(
+        grid, federation__min_replies=3, federation__round_timeout=60, federation__local_only=False
+    )
+
+    assert time.monotonic() - started < 30
+    rows = [row for row in folder.read_metrics() if row["site"] is None]
+    assert rows[1]["missing"] == {"Hungary": "unsent"}
+    assert (rows[0]["bytes_down"], rows[1]["bytes_down"]) == (4 * one, 3 * one)
+    summary = json.loads(folder.summary_file.read_text())
+    assert summary["bytes_down"] == (4 + 3 + 4) * one + 3 * one
+    assert "Flower did not take the message" in summary["missing"]["Hungary evaluate"]
+
+
+@pytest.mark.parametrize(("codec", "bits", "close"), [("bf16", 16, 0.02), ("int8", 8, 0.1)])
+@pytest.mark.parametrize("method", ["fedsvd", "subspace-reg"])
+def test_a_smaller_number_format_gives_nearly_the_same_model(
+    finished: Finished, method: str, codec: str, bits: int, close: float
+) -> None:
+    folders = [
+        finished(name=name, method=method, federation__codec=name, federation__rounds=2)
+        for name in ("fp32", codec)
+    ]
+
+    exact, coarse = (load_peft(folder.adapter) for folder in folders)
+    for name, pair in exact.pairs.items():
+        product_mn, other = pair.b_mr @ pair.a_rn, coarse.pairs[name]
+        difference = np.linalg.norm(product_mn - other.b_mr @ other.a_rn)
+        assert 0 < difference < close * np.linalg.norm(product_mn)
+    rows = [folder.read_metrics()[-5] for folder in folders]  # one site's final test
+    assert rows[0]["bytes_down"] > rows[1]["bytes_down"] > 0
+    if codec == "bf16":
+        assert rows[1]["bytes_down"] * 32 == rows[0]["bytes_down"] * bits
+    assert folders[1].read_status()["state"] == "completed"
 
 
 def test_the_run_prints_its_folder_twice_and_the_table(

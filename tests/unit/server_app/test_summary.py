@@ -57,6 +57,7 @@ def test_means_leave_out_what_is_undefined_and_who_is_held_out() -> None:
     assert summary["mean"]["personal"]["accuracy"] == pytest.approx(0.7)
     assert summary["mean"]["personal"]["auc"] == pytest.approx(0.95)
     assert summary["mean"]["received"]["accuracy"] == pytest.approx(0.5)
+    assert summary["mean"]["personal"]["sites"] == {"accuracy": 2, "loss": 1, "auc": 1, "f1": 2}
     assert "local-only" not in summary["mean"]
     assert summary["worst"]["received"] == {"site": "B", "accuracy": 0.4, "f1": 0.3}
     assert set(summary["sites"]) == {"A", "B"}
