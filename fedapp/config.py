@@ -23,6 +23,26 @@ from fedapp.registry import METHODS
 
 Scalar = bool | int | float | str
 
+NEUTRAL = frozenset(
+    {
+        "name",
+        "output-dir",
+        "resume",
+        "federation.min-sites",
+        "federation.min-replies",
+        "federation.connect-timeout",
+        "federation.handshake-timeout",
+        "federation.round-timeout",
+        "federation.max-round-retries",
+        "federation.max-payload-mb",
+        "federation.local-only",
+        "federation.keep-checkpoints",
+        "federation.progress-interval",
+    }
+)
+"""Settings that do not change the rounds already computed, so that a resumed run may have others:
+names and paths, how long and for how many to wait, and what else is measured or kept."""
+
 
 def _split(value: object) -> object:
     if isinstance(value, str):
@@ -263,9 +283,8 @@ class RunConfig(_Section):
         return self.from_flat({**self.to_flat(), **changes})
 
     def digest(self) -> str:
-        """SHA-256 of every setting that influences the result (not names, paths, or resume)."""
-        neutral = {"name", "output-dir", "resume", "federation.progress-interval"}
-        kept = {key: value for key, value in self.to_flat().items() if key not in neutral}
+        """SHA-256 of every setting that what a round computes depends on, see `NEUTRAL`."""
+        kept = {key: value for key, value in self.to_flat().items() if key not in NEUTRAL}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def _check_relations(self) -> None:

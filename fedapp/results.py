@@ -46,17 +46,18 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: RunConfig) -> RunFolder:
-        """Make the folder of a new run and point ``latest`` beside it at it.
+        """Make the folder of a new run, with its ``config.json``; point ``latest`` beside it at it.
 
         Raises
         ------
         ConfigError
-            If a folder of that name holds a run already, or cannot be made.
+            If a folder of that name is not free (`is_free`), or cannot be made.
         """
         root = Path(config.output_dir or "runs").expanduser().absolute()
         try:
             path = _named(root / config.name) if config.name else _timed(root, config.method)
             folder = cls(path)
+            folder.write_config(config, versions())
             folder.point_latest()
         except OSError as error:
             raise ConfigError(
@@ -171,6 +172,27 @@ class RunFolder:
         return status if isinstance(status, dict) else {}
 
 
+def is_free(path: Path) -> bool:
+    """Whether a new run may write to ``path``.
+
+    It may if nothing is there, or only what a run left that ended before its first checkpoint.
+    """
+    if not path.exists():
+        return True
+    if not path.is_dir():
+        return False
+    if not any(path.iterdir()):
+        return True
+    folder = RunFolder(path)
+    results = (folder.metrics_file, folder.summary_file, folder.adapter, folder.report_file)
+    begun = any(file.exists() for file in results) or any(folder.checkpoint.glob("round-*"))
+    try:
+        ended = folder.read_status().get("state") in ("failed", "stopped")
+    except ValueError:
+        return False
+    return ended and not begun
+
+
 def versions() -> dict[str, str]:
     """Versions of what computes here, for ``config.json`` and ``summary.json``."""
     found = {"fedapp": fedapp.__version__, "python": platform.python_version()}
@@ -200,11 +222,11 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def _named(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    if any(path.iterdir()):
+    if not is_free(path):
         raise ConfigError(
             f"the run folder {path} exists; choose another name, or set resume to continue it"
         )
+    path.mkdir(parents=True, exist_ok=True)
     return path
 
 

@@ -68,8 +68,16 @@ class Roster:
             "adapter layout": first.layout_digest,
             "initial adapter": first.initial_digest,
             "label map": list(first.label_map),
+            "torch version": first.torch_version.partition("+")[0],
+            "threads": first.threads,
+            "dtype": first.dtype,
             "records": {
                 site: dict(sorted(member.description.examples.items()))
                 for site, member in self.members.items()
+            },
+            "data digest": {
+                site: member.description.data_digest
+                for site, member in self.members.items()
+                if member.description.data_digest
             },
         }

@@ -13,7 +13,7 @@ from fedapp.cli import toml
 from fedapp.cli.overrides import absolute_paths, read_overrides
 from fedapp.config import RunConfig, Scalar, flatten
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.results import RunFolder
+from fedapp.results import RunFolder, is_free
 
 
 def app_settings(app: Path) -> dict[str, Scalar]:
@@ -68,7 +68,7 @@ def resolve(
         # Seconds alone could meet the folder of a run that was started in the same second.
         name = f"{config.method}-{time.strftime('%Y%m%d-%H%M%S')}"
         config = config.with_changes({"name": _free(Path(config.output_dir), name)})
-    elif (taken := run_folder(config)).is_dir() and any(taken.iterdir()):
+    elif not is_free(taken := run_folder(config)):
         raise ConfigError(
             f"the run folder {taken} exists; choose another --name, or continue it with "
             f"--resume {taken}"

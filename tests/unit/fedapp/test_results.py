@@ -9,7 +9,7 @@ import pytest
 
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.results import RunFolder, finite, versions
+from fedapp.results import RunFolder, State, finite, is_free, versions
 
 
 def _config(root: Path, **changes: object) -> RunConfig:
@@ -39,6 +39,59 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="choose another name, or set resume"):
         RunFolder.create(_config(tmp_path, name="one"))
+
+
+def test_the_settings_are_there_from_the_start(tmp_path: Path) -> None:
+    config = _config(tmp_path, name="one", seed=7)
+    folder = RunFolder.create(config)
+
+    written = json.loads(folder.config_file.read_text())
+    assert RunConfig.from_flat(written["settings"]) == config
+    assert RunFolder.open(folder.path).path == folder.path
+
+
+@pytest.mark.parametrize("state", ["failed", "stopped"])
+def test_a_run_that_never_began_gives_its_name_back(tmp_path: Path, state: State) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    folder.write_status(state, "the handshake failed", 4, run_id=3)
+    folder.progress_file.write_text("")
+
+    again = RunFolder.create(_config(tmp_path, name="one", seed=8))
+
+    assert again.path == folder.path
+    assert json.loads(again.config_file.read_text())["seed"] == 8
+
+
+def _checkpointed(folder: RunFolder) -> None:
+    (folder.checkpoint / "round-000000").mkdir(parents=True)
+    folder.write_status("failed")
+
+
+TAKEN = {
+    "running": lambda folder: folder.write_status("running"),
+    "completed": lambda folder: folder.write_status("completed"),
+    "with a checkpoint": _checkpointed,
+    "with metrics": lambda folder: (folder.append_metrics([{}]), folder.write_status("failed")),
+    "no status": lambda folder: None,
+    "broken status": lambda folder: folder.status_file.write_text("{"),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_any_other_folder_is_taken(tmp_path: Path, what: str) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    TAKEN[what](folder)
+
+    assert not is_free(folder.path)
+    with pytest.raises(ConfigError, match="choose another name, or set resume"):
+        RunFolder.create(_config(tmp_path, name="one"))
+
+
+def test_a_file_is_no_free_folder(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("")
+
+    assert not is_free(tmp_path / "one")
+    assert is_free(tmp_path / "two")
 
 
 def test_a_folder_of_the_name_latest_is_left_alone(tmp_path: Path) -> None:
@@ -139,7 +192,7 @@ def test_a_failing_write_keeps_the_old_file(
         with pytest.raises(OSError, match="No space left"):
             folder.write_summary({"rounds": 2})
     assert json.loads(folder.summary_file.read_text()) == {"rounds": 1}
-    assert [p.name for p in folder.path.iterdir()] == ["summary.json"]
+    assert sorted(p.name for p in folder.path.iterdir()) == ["config.json", "summary.json"]
 
 
 def test_finite_drops_what_json_cannot_say() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_federation import HOSPITALS, FakeGrid
+from fake_federation import HOSPITALS, FakeGrid, initial_adapter, silent
 
+from fedapp.codec import pack
 from fedapp.config import RunConfig
-from fedapp.errors import CheckpointError
+from fedapp.errors import CheckpointError, MissingReplies
 from fedapp.results import RunFolder
 from server_app import checkpoint as checkpoint_module
 from server_app import rounds as rounds_module
@@ -105,8 +106,10 @@ POINTS = {
 }
 
 
-def _interrupt(config: RunConfig, point: Callable[..., None]) -> RunFolder:
-    folder, grid = RunFolder.create(config), FakeGrid()
+def _interrupt(
+    config: RunConfig, point: Callable[..., None], grid: FakeGrid | None = None
+) -> RunFolder:
+    folder, grid = RunFolder.create(config), grid or FakeGrid()
     with pytest.MonkeyPatch.context() as patch:
         point(grid, patch)
         with pytest.raises(Interrupted):
@@ -144,8 +147,11 @@ def test_resume_is_bit_identical(settings: Settings, method: str, point: str) ->
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         assert (whole.adapter / name).read_bytes() == (parts.adapter / name).read_bytes()
     assert _comparable(whole) == _comparable(parts)
-    for key in ("sites", "mean", "worst", "training_seconds", "bytes_up"):
+    for key in ("sites", "mean", "worst", "training_seconds", "bytes_down"):
         assert summaries[0][key] == summaries[1][key]
+    # The second process fetched the initial adapter once more, for the local-only baseline.
+    again = pack(initial_adapter(config)).nbytes
+    assert summaries[1]["bytes_up"] == summaries[0]["bytes_up"] + again
     assert parts.read_status() == {
         "state": "completed",
         "error": None,
@@ -205,8 +211,37 @@ def test_another_setting_is_named(settings: Settings) -> None:
     assert folder.read_status()["exit_code"] == 6
 
 
+def test_other_records_of_the_same_number_are_refused(settings: Settings) -> None:
+    def grid(digest: str) -> FakeGrid:
+        made = FakeGrid()
+        made.sites["Hungary"].changes = {"data_digest": digest}
+        return made
+
+    config = settings()
+    folder = _interrupt(config, _between_rounds, grid("d1"))
+
+    with pytest.raises(CheckpointError, match=r"site Hungary: data digest: d2, but the .* had d1"):
+        _resume(folder, config, grid("d2"))
+    _resume(folder, config, grid("d1"))
+    assert folder.read_status()["state"] == "completed"
+
+
 @pytest.mark.parametrize(
-    "change", [{"federation__progress_interval": 99.0}, {"output_dir": "/elsewhere"}]
+    "change",
+    [
+        {"federation__progress_interval": 99.0},
+        {"output_dir": "/elsewhere"},
+        {"federation__min_replies": 3},
+        {"federation__min_sites": 3},
+        {"federation__connect_timeout": 0.4},
+        {"federation__handshake_timeout": 0.4},
+        {"federation__round_timeout": 0.4},
+        {"federation__max_round_retries": 0},
+        {"federation__max_payload_mb": 1.0},
+        {"federation__keep_checkpoints": 5},
+        {"federation__local_only": False},
+    ],
+    ids=lambda change: next(iter(change)),
 )
 def test_a_setting_without_influence_may_differ(settings: Settings, change: dict[str, Any]) -> None:
     config = settings()
@@ -220,11 +255,34 @@ def test_a_setting_without_influence_may_differ(settings: Settings, change: dict
     assert folder.read_status()["state"] == "completed"
 
 
+def test_a_run_that_lost_a_site_goes_on_with_fewer_replies(settings: Settings) -> None:
+    config, grid = settings(federation__max_round_retries=0), FakeGrid()
+    grid.inject("Hungary", silent, round=2)
+    folder = RunFolder.create(config)
+    with pytest.raises(MissingReplies, match=r"resume with a lower federation\.min-replies"):
+        run(grid, config, folder, 1)
+    grid = FakeGrid()
+    grid.inject("Hungary", silent, round=2)
+    grid.inject("Hungary", silent, round=3)
+
+    _resume(folder, config.with_changes({"federation.min-replies": 3}), grid)
+
+    rows = [row for row in folder.read_metrics() if row["site"] is None]
+    assert [(row["round"], row["replies"]) for row in rows] == [(1, 4), (2, 3), (3, 3)]
+    stored = json.loads(folder.config_file.read_text())
+    assert stored["settings"]["federation.min-replies"] == 3  # a second resume keeps it
+    assert stored["settings"]["resume"] == ""
+    assert set(stored["sites"]) == set(HOSPITALS)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"base_model_digest": "c" * 64}, "the base model of the sites is ccc"),
-        ({"label_map": ["ill", "healthy"]}, "the label map of the sites is"),
+        ({"base_model_digest": "c" * 64}, "base model of the sites: ccc"),
+        ({"label_map": ["ill", "healthy"]}, "label map of the sites: "),
+        ({"torch_version": "2.14.0"}, "torch version of the sites: 2.14.0, but .* had 2.13.0"),
+        ({"threads": 8}, "threads of the sites: 8, but the run to resume had 1"),
+        ({"dtype": "bf16"}, "dtype of the sites: bf16, but the run to resume had fp32"),
     ],
 )
 def test_other_models_or_labels_are_refused(
@@ -242,7 +300,7 @@ def test_other_models_or_labels_are_refused(
 def test_other_sites_or_records_are_refused(settings: Settings) -> None:
     folder = _interrupt(settings(), _between_rounds)
 
-    with pytest.raises(CheckpointError, match=r"site Hungary: its records are .*61"):
+    with pytest.raises(CheckpointError, match=r"site Hungary: records: .*61"):
         _resume(folder, settings(), FakeGrid({**HOSPITALS, "Hungary": 61}))
     with pytest.raises(CheckpointError, match=r"site Basel: .* no such site"):
         _resume(folder, settings(), FakeGrid({**HOSPITALS, "Basel": 9}))

@@ -67,6 +67,31 @@ def test_a_resumed_run_keeps_its_settings(app: Path, here: Path) -> None:
     assert config.federation.rounds == 9
 
 
+@pytest.mark.parametrize("replies", [3, 0])
+def test_a_run_may_be_resumed_with_fewer_replies(app: Path, here: Path, replies: int) -> None:
+    """Also with the app's own value, which an override cannot express by its absence."""
+    old = RunConfig.from_flat(
+        {"output-dir": str(here), "name": "old", "federation.min-replies": 4, "seed": 2}
+    )
+    RunFolder.create(old)
+    config = resolve(app, [f"federation.min-replies={replies}"], {"resume": "old"}, here)
+    path = app / "overrides.toml"
+
+    write_overrides(config, app, path)
+
+    flower = RunConfig.from_flat({**app_settings(app), **parse_config_args([str(path)])})
+    assert flower == config
+    assert (flower.federation.min_replies, flower.seed) == (replies, 2)
+    assert flower.resume == str(here / "old")
+
+
+def test_the_name_of_a_run_that_never_began_is_free(app: Path, here: Path) -> None:
+    folder = RunFolder.create(resolve(app, [], {"name": "mine"}, here))
+    folder.write_status("failed", "a site is missing", 5)
+
+    assert run_folder(resolve(app, [], {"name": "mine"}, here)) == folder.path
+
+
 def test_resuming_nothing_is_an_error(app: Path, here: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no config\.json"):
         resolve(app, [], {"resume": "absent"}, here)
