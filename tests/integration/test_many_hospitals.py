@@ -1,0 +1,63 @@
+"""More natural sites than simulated nodes: all take part, and every worker has something to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from desk import Desk
+from interface import ROOT
+
+from fedapp.cli.resources import count_cpus
+
+pytestmark = pytest.mark.slow
+
+HOSPITALS = [f"Hospital {number:02d}" for number in range(1, 21)]
+QUICK = (
+    "method=fedavg model.source=embedded:tiny-encoder data.source=d.csv federation.rounds=1 "
+    "federation.local-only=false train.device=cpu train.local-epochs=20"
+)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    made = Desk(tmp_path_factory.mktemp("desk"))
+    made.projects.append(ROOT)
+    yield made
+    made.fedapp("stop", ROOT)
+
+
+def test_twenty_hospitals_on_four_nodes_keep_the_workers_busy(desk: Desk) -> None:
+    rows = [
+        f"{site} patient {number} has {'pain' if number % 2 else 'no pain'},{number % 2},{site}"
+        for site in HOSPITALS
+        for number in range(40)
+    ]
+    (desk.here / "d.csv").write_text("\n".join(["text,label,site", *rows]) + "\n")
+
+    done = desk.fedapp("run", ROOT, "--name", "many", "-c", QUICK)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Simulation: 4 nodes" in done.stdout
+    folder = desk.here / "runs" / "many"
+    assert sorted(json.loads((folder / "summary.json").read_text())["sites"]) == HOSPITALS
+    spans = training_spans(folder / "progress.jsonl")
+    assert sorted(spans) == HOSPITALS
+    assert most_at_once(spans) == min(4, count_cpus())
+
+
+def training_spans(progress: Path) -> dict[str, tuple[float, float]]:
+    """Time of the first and the last step of every site."""
+    spans: dict[str, tuple[float, float]] = {}
+    for event in map(json.loads, progress.read_text().splitlines()):
+        first, _ = spans.get(event["site"], (event["time"], 0.0))
+        spans[event["site"]] = (first, event["time"])
+    return spans
+
+
+def most_at_once(spans: dict[str, tuple[float, float]]) -> int:
+    """The largest number of spans that share a moment."""
+    starts = [first for first, _ in spans.values()]
+    return max(sum(first <= moment <= last for first, last in spans.values()) for moment in starts)
