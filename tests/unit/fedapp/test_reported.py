@@ -86,7 +86,7 @@ BAD: dict[str, tuple[Reply, str]] = {
     ),
     **{
         f"metric named {key}": (_metric(**{key: 1.0}), f"'{key}', which cannot be the name")
-        for key in ROW_KEYS
+        for key in sorted(ROW_KEYS)
     },
 }
 
