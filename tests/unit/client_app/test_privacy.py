@@ -16,6 +16,7 @@ import pytest
 from datasets import Dataset
 
 from client_app import hosting
+from client_app.data import load_sites
 from client_app.data.sources import read_table
 from client_app.data.sources.files import read_files
 from client_app.hosting import hosted_sites
@@ -171,6 +172,24 @@ def failure(config: RunConfig) -> str:
     reply = site.execute(Instruction(Action.DESCRIBE, "North", config))
     assert reply.failure is not None
     return reply.failure.message
+
+
+FOUND = {  # with labels that are found, as a simulation may
+    "one label": csv(*[(f"{WORD} {i}", WORD, WORD) for i in range(20)]),
+    "a text as label": csv(*[("x", f"{WORD} {'x' * i}", WORD) for i in range(70)]),
+    "many labels": csv(*[("x", f"{WORD} {i}", WORD) for i in range(101)]),
+    "no record left": csv(*[(t, y, "A") for t, y, _ in GOOD], *[(t, y, WORD) for t, y, _ in GOOD]),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_labels_that_cannot_be_found_are_not_told(case: str, home: Path) -> None:
+    config = settings(put(home, "a.csv", FOUND[case]), **{"data.labels": ""})
+
+    with pytest.raises(DataError) as caught:
+        load_sites(config)
+
+    assert WORD not in caught.value.message  # the prefix names the site of the simulation
 
 
 def test_what_is_left_out_is_in_the_site_s_own_log(
