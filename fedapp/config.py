@@ -215,7 +215,9 @@ class RunConfig(_Section):
     method: str = _setting("subspace-reg", f"one of {', '.join(METHODS)}")
     seed: int = _setting(0, "seed of every random choice", ge=0, le=2**31 - 1)
     name: str = _setting(
-        "", "run folder below output-dir; empty: method and time", pattern=r"^[A-Za-z0-9._-]*$"
+        "",
+        "run folder below output-dir; empty: method and time",
+        pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,99})?$",
     )
     output_dir: str = _setting("", "where run folders go; empty: runs/ where the run was started")
     resume: str = _setting("", "run folder to continue from its newest checkpoint")
@@ -290,7 +292,7 @@ class RunConfig(_Section):
     def _check_relations(self) -> None:
         if self.method not in METHODS:
             raise ConfigError(
-                f"unknown method '{self.method}'{_suggestion(self.method, set(METHODS))}"
+                f"unknown method {_shown(self.method)}{_suggestion(self.method, set(METHODS))}"
             )
         if self.data.validation_fraction + self.data.test_fraction >= 1:
             raise ConfigError(

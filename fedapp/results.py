@@ -139,11 +139,28 @@ class RunFolder:
             write_bytes(self.metrics_file, kept)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return all rows of ``metrics.jsonl``."""
+        """Return all rows of ``metrics.jsonl``.
+
+        Raises
+        ------
+        CheckpointError
+            If a line is not a JSON object.
+        """
         if not self.metrics_file.exists():
             return []
-        lines = self.metrics_file.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line]
+        try:
+            lines = self.metrics_file.read_text(encoding="utf-8").splitlines()
+            rows = [json.loads(line) for line in lines if line]
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.metrics_file} is damaged ({error}); restore it or start a new run"
+            ) from None
+        if not all(isinstance(row, dict) for row in rows):
+            raise CheckpointError(
+                f"{self.metrics_file} holds a line that is no JSON object; restore it or start a "
+                "new run"
+            )
+        return rows
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""

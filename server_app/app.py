@@ -65,6 +65,19 @@ def build_strategy(config: RunConfig) -> BaseStrategy:
     return strategy
 
 
+def _judge(error: BaseException) -> tuple[int, str]:
+    """Return the exit code of an error and its sentence."""
+    if isinstance(error, FedappError):
+        return error.exit_code, str(error)
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return CheckpointError.exit_code, (
+            f"{error.filename or 'the run folder'} cannot be read or written: {reason}; the newest "
+            "checkpoint is intact, mend this and resume"
+        )
+    return 130 if isinstance(error, KeyboardInterrupt) else 1, f"{type(error).__name__}: {error}"
+
+
 @contextmanager
 def status_of(folder: RunFolder, run_id: int) -> Iterator[None]:
     """Keep ``status.json`` true, whatever happens inside."""
@@ -73,12 +86,12 @@ def status_of(folder: RunFolder, run_id: int) -> Iterator[None]:
         yield
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
-        code = error.exit_code if isinstance(error, FedappError) else 130 if stopped else 1
-        sentence = (
-            str(error) if isinstance(error, FedappError) else f"{type(error).__name__}: {error}"
-        )
+        code, sentence = _judge(error)
         log(f"error: {sentence}")
         log(f"run folder: {folder.path}")
-        folder.write_status("stopped" if stopped else "failed", sentence, code, run_id)
+        try:
+            folder.write_status("stopped" if stopped else "failed", sentence, code, run_id)
+        except OSError as problem:  # a full disk, most often what ended the run
+            log(f"warning: {folder.status_file} was not written: {problem.strerror}")
         raise
     folder.write_status("completed", run_id=run_id)

@@ -27,6 +27,8 @@ from server_app.state import State, join_state, split_state
 FORMAT = 1
 _TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"
 _NAME = re.compile(r"round-(\d{6,})")
+_LEFTOVER = re.compile(r"\.round-\d{6,}\.")  # of `write_folder`, when it was killed
+TOTALS = ("wall_seconds", "training_seconds", "bytes_up", "bytes_down")
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         for name, data in files.items():
             (temporary / name).write_bytes(data)
 
-    target = folder / f"round-{checkpoint.round:06d}"
+    target = _own_folder(folder) / _folder_name(checkpoint.round)
     write_folder(target, fill)
     _prune(folder, checkpoint.round, keep)
     return target
@@ -105,7 +107,7 @@ def newest_checkpoint(folder: Path) -> Checkpoint:
         If there is none.
     """
     broken = []
-    for path in sorted(_rounds(folder).values(), reverse=True):
+    for path in sorted(_rounds(_own_folder(folder)).values(), reverse=True):
         try:
             return read_checkpoint(path)
         except CheckpointError as error:
@@ -137,19 +139,27 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise CheckpointError(
                 f"checkpoint {path.name} has format {described['format']}, expected {FORMAT}"
             )
+        if type(described["round"]) is not int or path.name != _folder_name(described["round"]):
+            raise CheckpointError(
+                f"checkpoint {path.name} is of round {described['round']!r}; put each folder back "
+                "under its own name"
+            )
         return Checkpoint(
             round=described["round"],
             settings=described["settings"],
             roster=described["roster"],
             sampler=described["sampler"],
             strategy=join_state(load(data[_TENSORS]), described["strategy"]),
-            totals=described["totals"],
+            totals={name: float(described["totals"][name]) for name in TOTALS},
             metrics_size=described["metrics_size"],
         )
     except FileNotFoundError as error:
         name = Path(str(error.filename)).name
         raise CheckpointError(f"checkpoint {path.name} is incomplete: no {name}") from None
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (
+        *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+        SafetensorError,
+    ) as error:
         raise CheckpointError(f"checkpoint {path.name} cannot be read: {error}") from None
 
 
@@ -211,20 +221,37 @@ def _matters(key: str, saved: Mapping[str, Scalar], config: RunConfig) -> bool:
         return True
 
 
+def _folder_name(round: int) -> str:
+    return f"round-{round:06d}"
+
+
 def _rounds(folder: Path) -> dict[int, Path]:
     found = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _NAME.fullmatch(path.name)
-        if match:
+        if match and path.is_dir() and not path.is_symlink():
             found[int(match[1])] = path
     return found
 
 
 def _prune(folder: Path, newest: int, keep: int) -> None:
+    """Remove old checkpoints, and nothing that this module did not write."""
     rounds = _rounds(folder)
     # Later rounds can exist only when a damaged one was passed over; they are of no use any more.
     stale = [path for number, path in rounds.items() if number > newest]
     old = sorted(number for number in rounds if number <= newest)[:-keep]
-    leftovers = [path for path in folder.iterdir() if path.name.startswith(".")]
-    for path in [*stale, *(rounds[number] for number in old), *leftovers]:
+    leftovers = [path for path in folder.iterdir() if _LEFTOVER.match(path.name)]
+    for path in [*stale, *(rounds[number] for number in old)]:
+        if {entry.name for entry in path.iterdir()} <= {_TENSORS, _STATE, _MANIFEST}:
+            shutil.rmtree(path, ignore_errors=True)
+    for path in leftovers:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _own_folder(folder: Path) -> Path:
+    if folder.is_symlink():
+        raise CheckpointError(
+            f"{folder} is a link; put the run's own checkpoint folder back, since old checkpoints "
+            "are removed there"
+        )
+    return folder

@@ -20,6 +20,7 @@ from fedapp.errors import CheckpointError, HandshakeError
 from fedapp.exchange import Action
 from fedapp.results import RunFolder, versions
 from server_app.checkpoint import (
+    TOTALS,
     Checkpoint,
     check_roster,
     check_settings,
@@ -42,7 +43,7 @@ OnRound = Callable[[int, Adapter], None]
 
 
 def _no_totals() -> dict[str, float]:
-    return {"wall_seconds": 0.0, "training_seconds": 0.0, "bytes_up": 0.0, "bytes_down": 0.0}
+    return dict.fromkeys(TOTALS, 0.0)
 
 
 @dataclass
@@ -139,6 +140,7 @@ class RoundLoop:
         place = {"name": self.folder.path.name, "output-dir": str(self.folder.path.parent)}
         self._write_config(self.config.with_changes({**place, "resume": ""}), roster)
         self.folder.truncate_metrics(saved.metrics_size)
+        self.folder.read_metrics()  # a damaged file is noticed now, not after the last round
         self.totals = dict(saved.totals)
         self._earlier_seconds = saved.totals["wall_seconds"]
         log(f"resumed after round {saved.round} of {self.config.federation.rounds}")

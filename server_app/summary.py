@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedapp.config import RunConfig
 from fedapp.results import versions
@@ -77,7 +78,10 @@ def summarise(
 
 
 def render(summary: Mapping[str, Any], width: int = 110) -> str:
-    """Return the final table as text: site x phase x (accuracy, AUC, F1), mean and worst."""
+    """Return the final table as text: site x phase x (accuracy, AUC, F1), mean and worst.
+
+    A site's name is text: brackets in it are no markup.
+    """
     rows = {**summary["sites"], **summary["held_out"]}
     phases = [phase for phase in PHASES if _has(rows, phase)]
     table = Table(title="Test metrics of the final models", title_justify="left")
@@ -86,9 +90,9 @@ def render(summary: Mapping[str, Any], width: int = 110) -> str:
         for number, short in enumerate(_SHOWN.values()):
             table.add_column(f"{'' if number else phase}\n{short}", justify="right", no_wrap=True)
     for site, row in summary["sites"].items():
-        table.add_row(site, *_cells(row, phases))
+        table.add_row(Text(site), *_cells(row, phases))
     for site, row in summary["held_out"].items():
-        table.add_row(f"{site} (held out)", *_cells(row, phases))
+        table.add_row(Text(f"{site} (held out)"), *_cells(row, phases))
     table.add_section()
     table.add_row("mean", *_cells(summary["mean"], phases))
     table.add_row("worst", *_cells(summary["worst"], phases))

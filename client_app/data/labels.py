@@ -72,6 +72,7 @@ def described(value: str) -> str:
 
 
 def _sorted(labels: set[str]) -> list[str]:
-    if all(re.fullmatch(r"-?\d+", label) for label in labels):
-        return sorted(labels, key=int)
+    if all(re.fullmatch(r"-?\d{1,18}", label) for label in labels):
+        # Ties such as 1 and 01 must not depend on the process.
+        return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)

@@ -200,3 +200,12 @@ def test_finite_drops_what_json_cannot_say() -> None:
         "b": [1.0, None],
         "c": {"e": 0},
     }
+
+
+@pytest.mark.parametrize("rubbish", [b"no json\n", b"\xff\xfe\n", b"[1]\n", b"[" * 50_000])
+def test_damaged_metrics_are_named(tmp_path: Path, rubbish: bytes) -> None:
+    folder = RunFolder.create(RunConfig(name="a", output_dir=str(tmp_path)))
+    folder.metrics_file.write_bytes(rubbish)
+
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
+        folder.read_metrics()

@@ -71,6 +71,12 @@ def test_resuming_nothing_is_a_sentence(tmp_path: Path) -> None:
         (ConfigError("x is wrong", site="A"), "failed", 2, "site A: x is wrong"),
         (KeyboardInterrupt(), "stopped", 130, "KeyboardInterrupt: "),
         (ValueError("odd"), "failed", 1, "ValueError: odd"),
+        (
+            OSError(28, "No space left on device", "/runs/a/adapter"),
+            *("failed", 6),
+            "/runs/a/adapter cannot be read or written: No space left on device; the newest "
+            "checkpoint is intact, mend this and resume",
+        ),
     ],
 )
 def test_the_status_is_true_whatever_happens(

@@ -13,6 +13,7 @@ from fake_federation import initial_adapter
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError
 from server_app.checkpoint import (
+    TOTALS,
     Checkpoint,
     check_settings,
     newest_checkpoint,
@@ -36,7 +37,7 @@ def _checkpoint(round: int) -> Checkpoint:
             "counts": np.arange(5, dtype=np.int64),
             "note": {"beta": 0.1 + 0.2, "list": [1, "x", None]},
         },
-        totals={"wall_seconds": 1 / 3},
+        totals=dict.fromkeys(TOTALS, 0.0) | {"wall_seconds": 1 / 3},
         metrics_size=17,
     )
 
@@ -185,3 +186,41 @@ def test_names_and_paths_may_differ() -> None:
     saved = {**CONFIG.to_flat(), "name": "x", "output-dir": "/y", "resume": "/z"}
 
     check_settings(saved, CONFIG)
+
+
+def test_only_its_own_leftovers_and_checkpoints_are_removed(tmp_path: Path) -> None:
+    foreign = [tmp_path / ".ssh", tmp_path / "round-000099", tmp_path / ".round-notes"]
+    for folder in foreign:
+        folder.mkdir()
+        (folder / "precious").write_text("mine")
+
+    for round in range(4):
+        write_checkpoint(tmp_path, _checkpoint(round), keep=1)
+
+    assert all((folder / "precious").exists() for folder in foreign)
+    assert not (tmp_path / "round-000002").exists()
+
+
+def test_a_linked_checkpoint_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checkpoint").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(CheckpointError, match="is a link"):
+        write_checkpoint(tmp_path / "checkpoint", _checkpoint(1), keep=1)
+    with pytest.raises(CheckpointError, match="is a link"):
+        newest_checkpoint(tmp_path / "checkpoint")
+
+
+def test_a_deep_manifest_is_a_broken_checkpoint(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, _checkpoint(1), keep=2)
+    write_checkpoint(tmp_path, _checkpoint(2), keep=2)
+    (tmp_path / "round-000002/manifest.json").write_text("[" * 100_000)
+
+    assert newest_checkpoint(tmp_path).round == 1
+
+
+def test_a_checkpoint_under_another_rounds_name_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, _checkpoint(1), keep=1).rename(tmp_path / "round-000007")
+
+    with pytest.raises(CheckpointError, match="round-000007"):
+        newest_checkpoint(tmp_path)

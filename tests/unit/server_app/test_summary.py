@@ -117,3 +117,13 @@ def test_the_card_names_what_a_reader_needs() -> None:
         "2 trained, 1 held out",
     ):
         assert text in card
+
+
+def test_brackets_in_a_name_are_no_markup() -> None:
+    summary = _summary()
+    summary["sites"] = {"Ward [/A]": summary["sites"]["A"], "[red]": summary["sites"]["B"]}
+
+    text = render(summary)
+
+    assert "Ward [/A]" in text
+    assert "[red]" in text

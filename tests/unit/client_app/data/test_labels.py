@@ -12,6 +12,7 @@ def table(labels: list[str], **options: object) -> Table:
 def test_found_labels_are_sorted_numbers_by_value() -> None:
     assert resolve_label_map(table(["10", "9", "-1", "9"]), ()) == ["-1", "9", "10"]
     assert resolve_label_map(table(["yes", "no", "10"]), ()) == ["10", "no", "yes"]
+    assert resolve_label_map(table(["1", "001", "2", "01"]), ()) == ["001", "01", "1", "2"]
 
 
 def test_configured_labels_come_before_the_source_and_the_source_before_the_values() -> None:
