@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fedapp.codec import Packed
 from fedapp.config import RunConfig, Scalar
+from fedapp.text import site_name
 
 Metrics = Mapping[str, float]
+SiteName = Annotated[str, AfterValidator(site_name)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class Action(StrEnum):
@@ -107,7 +110,7 @@ class SiteDescription(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    site: str
+    site: SiteName
     package_version: str
     base_model: str
     base_model_digest: str
@@ -120,7 +123,7 @@ class SiteDescription(BaseModel):
     dtype: str
     task: str
     label_map: list[str]
-    examples: dict[str, int]  # split -> number of records
+    examples: dict[str, Count] = Field(max_length=16)  # split -> number of records
     device: str
     threads: int
     torch_version: str

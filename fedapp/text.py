@@ -1,0 +1,43 @@
+"""Text that another machine chose: what a name may be, and how it is shown."""
+
+from __future__ import annotations
+
+import unicodedata
+
+LONGEST_NAME = 100
+LONGEST_ECHO = 80
+"""Most characters of a foreign name or value within a sentence."""
+
+# Control, format (bidirectional overrides among them), surrogates, line and paragraph separators:
+# they move the cursor, turn text around or start a line that nobody wrote.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def clean(text: str, longest: int = LONGEST_ECHO) -> str:
+    """Return ``text`` on one line: hidden characters escaped, cut at ``longest`` characters."""
+    cut = text[: longest + 1]  # escapes only lengthen it: no more than this is ever shown
+    shown = "".join(
+        ascii(char)[1:-1] if unicodedata.category(char) in _HIDDEN else char for char in cut
+    )
+    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
+
+
+def site_name(name: str) -> str:
+    """Return the name of a site if it is one.
+
+    Raises
+    ------
+    ValueError
+        If it is not 1 to `LONGEST_NAME` printable characters in the composed form (NFC), in which
+        two names that look alike as é and e + accent do are one.
+    """
+    if (
+        not 0 < len(name) <= LONGEST_NAME
+        or not name.isprintable()
+        or not unicodedata.is_normalized("NFC", name)
+    ):
+        raise ValueError(
+            f"a site's name must have 1 to {LONGEST_NAME} printable characters in Unicode form "
+            f"NFC, got '{clean(name)}'"
+        )
+    return name
