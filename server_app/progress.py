@@ -118,5 +118,5 @@ def _parse(line: bytes) -> dict[str, Any] | None:
             "steps": int(event["steps"]),
             "loss": float(event["loss"]),
         }
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

@@ -98,7 +98,18 @@ def test_a_line_half_written_waits_for_its_end(
 
 @pytest.mark.parametrize(
     "line",
-    ["", "[]", "nonsense", '{"site": "A"}', '{"site": "A", "step": "x", "steps": 1}', "\xff"],
+    [
+        "",
+        "[]",
+        "nonsense",
+        '{"site": "A"}',
+        '{"site": "A", "step": "x", "steps": 1}',
+        '{"site": "A", "step": Infinity, "steps": 1, "loss": 1}',
+        '{"site": "A", "step": 1, "steps": 1, "loss": 1%s}' % ("0" * 400),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param("9" * 5000, id="thousands of digits"),
+        "\xff",
+    ],
 )
 def test_a_broken_line_is_passed_over(
     tmp_path: Path, clock: Clock, said: list[str], line: str
