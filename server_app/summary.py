@@ -99,7 +99,15 @@ def render(summary: Mapping[str, Any], width: int = 110) -> str:
     stream = io.StringIO()
     Console(file=stream, width=width, force_terminal=False, color_system=None).print(table)
     worst = ", ".join(f"{phase}: {row['site']}" for phase, row in summary["worst"].items())
-    return stream.getvalue() + (f"worst site: {worst}\n" if worst else "")
+    return stream.getvalue() + _partial(summary) + (f"worst site: {worst}\n" if worst else "")
+
+
+def _partial(summary: Mapping[str, Any]) -> str:
+    """Say which means are not over all sites, so that nobody compares them unawares."""
+    total = len(summary["sites"])
+    counts = {phase: mean["sites"].get("accuracy", 0) for phase, mean in summary["mean"].items()}
+    parts = [f"{phase}: {count} of {total} sites" for phase, count in counts.items()]
+    return f"means over {', '.join(parts)}\n" if any(n != total for n in counts.values()) else ""
 
 
 def _cells(row: Mapping[str, Mapping[str, float]], phases: Iterable[str]) -> list[str]:

@@ -16,6 +16,7 @@ import pytest
 from run_folders import HOSPITALS, write_run
 from scipy import stats
 
+from fedapp.config import RunConfig
 from fedapp.errors import FedappError
 from fedapp.report import write_report
 from fedapp.report.intervals import Interval, difference_noise, mean_interval, wilson
@@ -276,7 +277,8 @@ def test_nothing_is_fetched_or_run(finished: Path, page: Page) -> None:
 
 
 def test_settings_mark_what_is_not_default(page: Page) -> None:
-    assert page.row("train.learning-rate", "settings")[1] == "0.001default: 0.002"
+    default = RunConfig().train.learning_rate
+    assert page.row("train.learning-rate", "settings")[1] == f"0.001default: {default}"
     assert page.row("lora.rank", "settings")[1] == "8"
     changed = {"federation.held-out", "train.learning-rate"}
     assert page.count("mark") == len(changed)

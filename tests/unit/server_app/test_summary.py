@@ -74,7 +74,15 @@ def test_the_table_shows_every_site_and_a_dash_for_the_undefined() -> None:
     assert cells == ["0.400", "-", "0.300", "0.500", "-", "0.450"]
     assert [c.strip() for c in lines["C (held out)"].split("│")[2:-1]][3:] == ["-"] * 3
     assert "worst site: received: B, personal: B" in text
+    assert "means over" not in text
     assert max(map(len, text.splitlines())) <= 110
+
+
+def test_means_over_fewer_sites_are_said_to_be_so() -> None:
+    config = RunConfig.from_flat({"method": "svd", "federation.rounds": 2})
+    summary = summarise(config, ROWS, name="n", totals=TOTALS, adapter_digest="d", missing={})
+
+    assert "means over received: 3 of 3 sites, personal: 2 of 3 sites\n" in render(summary)
 
 
 def test_the_card_names_what_a_reader_needs() -> None:
