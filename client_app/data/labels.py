@@ -53,6 +53,11 @@ def resolve_label_map(table: Table, wanted: tuple[str, ...], *, may_find: bool =
             f"most {MOST_LABELS_FOUND} of at most {LONGEST_LABEL_FOUND} characters); check "
             "data.label-column, or name the labels in data.labels"
         )
+    if found and len({" ".join(label.casefold().split()) for label in labels}) < len(labels):
+        raise DataError(
+            f"{where}: two labels differ only in capitals or spaces, which is most often a slip of "
+            "the pen; correct them, or name the labels in data.labels"
+        )
     return labels
 
 

@@ -64,7 +64,8 @@ def _pairs(option: str, types: Mapping[str, type]) -> dict[str, Scalar]:
         if match is None:
             raise ConfigError(
                 f"'{text[position:].strip()}' is not a setting; write key=value, for example "
-                '-c "method=fedavg train.batch-size=8", or name a .toml file'
+                '-c "method=fedavg train.batch-size=8", put a value with spaces in quotes, '
+                "as in \"data.source='my notes.csv'\", or name a .toml file"
             )
         key, raw = match.groups()
         found[key] = _value(raw, types.get(key, str))

@@ -9,7 +9,7 @@ _OWN = re.compile(r"\d\d:\d\d:\d\d  |[┏┃┡│├└]")  # how the server ha
 _OWN_ERROR = re.compile(r"\d\d:\d\d:\d\d  error: ")
 _FLOWER = re.compile(r"(INFO|DEBUG|WARNING|ERROR|CRITICAL) *: ")
 _NOISE = re.compile(
-    r"\([A-Za-z]+( \S+)?( pid=\d+)?(, ip=\S+)?\) "  # Ray, in front of a worker's output
+    r"\((pid=\d+|[A-Za-z]+( \S+)?( pid=\d+)?)(, ip=\S+)?\) "  # Ray, before a worker's output
     r"|\d{4}-\d\d-\d\d .*\b(INFO|WARNING) \w+\.py:\d+"
     r"|\[\d{4}-\d\d-\d\d .*\] "
     r"|\S+\.py:\d+: \w*Warning: |  warnings\.warn\("

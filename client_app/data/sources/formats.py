@@ -47,9 +47,11 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
         raise DataError(f"{path.name} cannot be read: permission denied; change its mode") from None
 
 
-def _read_csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> Columns:
+def _read_csv(path: Path, columns: Sequence[str]) -> Columns:
     csv.field_size_limit(2**31 - 1)  # the default of 128 kB is shorter than a long discharge letter
-    lines = csv.reader(io.StringIO(_decode(path), newline=""), delimiter=delimiter, strict=True)
+    text = _decode(path)
+    delimiter = _delimiter(text, columns)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     records = _csv_records(path, lines)
     header = next(records, [])
     places = [_require(path, name, header) for name in columns]
@@ -58,11 +60,21 @@ def _read_csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> Colum
         if len(record) != len(header):
             raise DataError(
                 f"{path.name}, line {lines.line_num}: expected {len(header)} fields as in the "
-                f"header, got {len(record)}; put fields that hold a comma or a line break in quotes"
+                f"header, got {len(record)}; put fields that hold the separator {delimiter!r} or a "
+                "line break in quotes"
             )
         for name, place in zip(columns, places, strict=True):
             found[name].append(record[place])
     return found
+
+
+def _delimiter(text: str, columns: Sequence[str]) -> str:
+    """Return the separator under which the header names the columns; spreadsheets use all three."""
+    header = text.partition("\n")[0].rstrip("\r")
+    for delimiter in ",;\t":
+        if set(columns) <= set(next(csv.reader([header], delimiter=delimiter), [])):
+            return delimiter
+    return ","
 
 
 def _csv_records(path: Path, lines: Any) -> Iterator[list[str]]:
@@ -73,10 +85,6 @@ def _csv_records(path: Path, lines: Any) -> Iterator[list[str]]:
             f"{path.name}, line {lines.line_num}: the quotes of a field do not match; "
             'write a quote inside a field as ""'
         ) from None
-
-
-def _read_tsv(path: Path, columns: Sequence[str]) -> Columns:
-    return _read_csv(path, columns, "\t")
 
 
 def _read_jsonl(path: Path, columns: Sequence[str]) -> Columns:
@@ -150,7 +158,7 @@ def _class_name(names: list[str], value: Any) -> Any:
 
 READERS: dict[str, Callable[[Path, Sequence[str]], Columns]] = {
     ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": _read_csv,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
 }

@@ -70,3 +70,9 @@ def test_a_label_with_a_comma_is_told_that_it_cannot_be_named() -> None:
 def test_a_value_is_described_by_its_length() -> None:
     assert described("") == "nothing"
     assert described("4711") == "a value of 4 characters"
+
+
+def test_found_labels_that_differ_in_capitals_or_spaces_are_a_slip() -> None:
+    with pytest.raises(DataError, match="capitals or spaces"):
+        resolve_label_map(table(["uti", "UTI ", "flu"]), ())
+    assert resolve_label_map(table(["uti", "UTI"]), ("uti", "UTI")) == ["uti", "UTI"]

@@ -18,6 +18,7 @@ Successfully installed fedapp to /there/.fedapp/apps/fedapp.fedapp.0.1.0.180b869
   warnings.warn(
 {CYAN}(ClientAppActor pid=10850){END} client here
 (raylet) Some workers are slow
+(pid=13049) [mutex.cc : 1954] RAW: Check failed
 2026-11-29 16:00:00,123\tINFO worker.py:1942 -- Started a local Ray instance.
 + 17:05:01  round 1/1 · 4 updates merged
 {RED}ERROR {END}:     An exception was raised when processing a message by RayBackend

@@ -141,7 +141,7 @@ BAD = {
     ),
     "no header, words": ("a.csv", b"Maria,1,North\n", r"got 3 columns of other names; name"),
     "no header": ("a.csv", b"Maria M,1,North\n", r"expected a column 'text', got 3 columns of"),
-    "semicolons": ("a.csv", b"text;label;site\nMaria;1;N\n", r"column 'text', got 1 columns of"),
+    "separator": ("a.csv", b"text|label|site\nMaria|1|N\n", r"column 'text', got 1 columns of"),
     "column twice": ("a.csv", b"text,text,label,site\n", r"the column 'text' occurs 2 times"),
     "ragged": (
         "a.csv",
@@ -245,3 +245,19 @@ def test_a_very_long_text_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"text,label,site\n{'x ' * 200_000},1,N\n")
 
     assert len(read(tmp_path / "a.csv").texts[0]) == 400_000
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_the_separator_is_the_one_under_which_the_header_names_the_columns(
+    separator: str, suffix: str, tmp_path: Path
+) -> None:
+    rows = [["text", "label", "site"], ["Fever, high; long", "yes", "North"], ["Well", "no", "N"]]
+    quoted = [[f'"{cell}"' for cell in row] for row in rows]
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes("\r\n".join(separator.join(row) for row in quoted).encode("utf-8-sig"))
+
+    table = read(path)
+
+    assert table.texts == ["Fever, high; long", "Well"]
+    assert table.labels == ["yes", "no"]
