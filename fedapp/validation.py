@@ -14,7 +14,8 @@ from fedapp.errors import MergeRefused, UpdateRefused
 
 REASONS: dict[str, str] = {
     "empty": "the update has no payload, or its payload has no array",
-    "bad-weight": "the update's weight (its number of examples) is not a positive finite number",
+    "bad-weight": "the update's weight (its number of examples) is not a positive finite number, "
+    "or more than the training records that the site announced",
     "bad-metrics": "a reported metric or cost is not finite, out of range or oddly named",
     "wrong-round": "the update belongs to another round",
     "oversized": "the payload or its layout is larger than the limits allow",
@@ -26,10 +27,13 @@ REASONS: dict[str, str] = {
     "wrong-size": "the payload's length contradicts its layout",
     "wrong-digest": "the payload's bytes or layout are not those that were sent",
     "non-finite": "an array holds NaN or Inf",
+    "too-large": "an array holds a number of a magnitude that no training reaches",
 }
 
 LARGEST_WEIGHT = 1e15
 """Most training examples of one site: the sum over all sites stays finite."""
+LARGEST_NUMBER = 1e6
+"""Largest magnitude in an update: factors and heads of a trained model stay below 100."""
 
 
 def check_update(
@@ -42,6 +46,7 @@ def check_update(
     weight: float,
     max_bytes: int,
     codec: Codec | None = None,
+    records: int | None = None,
 ) -> Adapter:
     """Return the decoded update, or refuse it.
 
@@ -65,6 +70,8 @@ def check_update(
         Largest payload accepted, in bytes.
     codec : {"fp32", "bf16", "int8"}, optional
         The number format the run uses; by default any known one.
+    records : int, optional
+        Training records that the site announced: the most that its weight can be.
 
     Raises
     ------
@@ -82,6 +89,12 @@ def check_update(
             "bad-weight",
             f"the update's weight must be positive and finite, at most {LARGEST_WEIGHT:g}, "
             f"got {weight!r:.40}",
+        )
+    if records is not None and weight > records:
+        refuse(
+            "bad-weight",
+            f"the update's weight is at most the {records} training records that the site "
+            f"announced, got {weight!r:.40}",
         )
     if reply_round != round:
         refuse("wrong-round", f"the update must be of round {round}, got {reply_round!r:.40}")
@@ -102,6 +115,9 @@ def check_update(
     finding = first_non_finite(adapter)
     if finding is not None:
         refuse("non-finite", f"{finding}; training diverged, lower train.learning-rate")
+    finding = first_too_large(adapter)
+    if finding is not None:
+        refuse("too-large", f"{finding}; training diverged, lower train.learning-rate")
     return adapter
 
 
@@ -170,6 +186,18 @@ def first_non_finite(adapter: Adapter) -> str | None:
             place = np.unravel_index(int(np.argmin(finite)), array.shape)
             where = f"[{', '.join(str(int(i)) for i in place)}]"
             return f"array '{name}' must be finite, got {array[place]} at {where}"
+    return None
+
+
+def first_too_large(adapter: Adapter) -> str | None:
+    """Name the first finite array with a number beyond `LARGEST_NUMBER`, or return None."""
+    for name, array in adapter.arrays():
+        largest = max(float(array.max(initial=0)), -float(array.min(initial=0)))
+        if largest > LARGEST_NUMBER:
+            return (
+                f"array '{name}' must hold magnitudes of at most {LARGEST_NUMBER:g}, "
+                f"got {largest:.4g}"
+            )
     return None
 
 

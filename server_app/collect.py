@@ -29,7 +29,9 @@ POLL_SECONDS = 0.2
 # An unanswered message is dropped by Flower this long after our own deadline, not before.
 TTL_MARGIN_SECONDS = 60.0
 # The same seed, model and records give the same result, so that asking again is in vain.
-LASTING = frozenset({"TrainingError", "DataError", "ConfigError", "non-finite", "not mergeable"})
+LASTING = frozenset(
+    {"TrainingError", "DataError", "ConfigError", "non-finite", "too-large", "not mergeable"}
+)
 
 Tick = Callable[[], None]
 

@@ -105,8 +105,10 @@ def aggregate_train(
     replied: dict[str, Reply] = {}
     updates: dict[str, Update] = {}
     for reply in _usable(strategy, Action.TRAIN, replies):
+        roster = strategy.roster
+        announced = roster.training_records(reply.site) if roster is not None else None
         try:
-            updates[reply.site] = validate(strategy, round, reply)
+            updates[reply.site] = validate(strategy, round, reply, announced)
         except FedappError as error:
             warn(str(error))
         else:

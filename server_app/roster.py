@@ -52,11 +52,15 @@ class Roster:
         """A description that holds for every site in all that was compared."""
         return next(iter(self.members.values())).description
 
+    def training_records(self, site: str) -> int:
+        """Return how many training records the site announced."""
+        return self.members[site].description.examples.get("train", 0)
+
     def largest_first(self, sites: list[str]) -> list[str]:
         """Order sites by training records, most first, so that parallel workers end together."""
 
         def key(site: str) -> tuple[int, str]:
-            return -self.members[site].description.examples.get("train", 0), site
+            return -self.training_records(site), site
 
         return sorted(sites, key=key)
 

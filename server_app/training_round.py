@@ -87,8 +87,10 @@ def train_instructions(
     ]
 
 
-def validate(strategy: BaseStrategy, round: int, reply: Reply) -> Update:
-    """Return the update of a reply.
+def validate(
+    strategy: BaseStrategy, round: int, reply: Reply, records: int | None = None
+) -> Update:
+    """Return the update of a reply; ``records``: the training records that the site announced.
 
     Raises
     ------
@@ -116,6 +118,7 @@ def validate(strategy: BaseStrategy, round: int, reply: Reply) -> Update:
             weight=reply.weight,
             max_bytes=int(federation.max_payload_mb * 1e6),
             codec=federation.codec,
+            records=records,
         )
         if federation.codec == "fp32":  # a view of the payload; others would cost memory per site
             decoded[name] = adapter
@@ -266,8 +269,9 @@ class TrainingRound:
     def _take(
         self, round: int, reply: Reply, updates: dict[str, Update], result: RoundResult
     ) -> Problem | None:
+        announced = self._roster.training_records(reply.site)
         try:
-            updates[reply.site] = validate(self._strategy, round, reply)
+            updates[reply.site] = validate(self._strategy, round, reply, announced)
         except UpdateRefused as error:
             return Problem(error.reason, f"update refused ({error.reason}): {error.message}")
         result.problems.pop(reply.site, None)

@@ -72,6 +72,22 @@ REFUSED = {
     "weight negative": (PACKED, {"weight": -3.0}, "bad-weight", ["got -3.0"]),
     "weight nan": (PACKED, {"weight": np.nan}, "bad-weight", ["got nan"]),
     "weight inf": (PACKED, {"weight": np.inf}, "bad-weight", ["got inf"]),
+    "weight above the records": (
+        PACKED,
+        {"weight": 101, "records": 100},
+        "bad-weight",
+        ["at most the 100 training records that the site announced, got 101"],
+    ),
+    "weight without records": (PACKED, {"records": 0}, "bad-weight", ["at most the 0 training"]),
+    "large in B": (
+        _spoil("layer.0.query.lora_B", 1.1e6),
+        {},
+        "too-large",
+        ["'layer.0.query.lora_B' must hold magnitudes of at most 1e+06, got 1.1e+06"],
+    ),
+    "large and negative": (_spoil("classifier.weight", -3e38), {}, "too-large", ["got 3e+38"]),
+    "large as bf16": (_spoil("classifier.weight", 2e6, "bf16"), {}, "too-large", ["classifier"]),
+    "large as int8": (_spoil("classifier.weight", 2e6, "int8"), {}, "too-large", ["classifier"]),
     "weight text": (PACKED, {"weight": "100"}, "bad-weight", ["got '100'"]),
     "weight true": (PACKED, {"weight": True}, "bad-weight", ["got True"]),
     "last round": (PACKED, {"reply_round": 4}, "wrong-round", ["must be of round 5, got 4"]),
@@ -246,3 +262,9 @@ def test_a_merge_with_a_non_finite_number_is_refused(bad):
 
 def test_a_finite_merge_passes():
     check_merge(MODEL, 1)
+
+
+def test_the_bounds_of_weight_and_magnitude_are_allowed():
+    packed = _spoil("layer.0.query.lora_B", -1e6)
+
+    assert _check(packed, weight=100, records=100).digest() == packed.unpack().digest()

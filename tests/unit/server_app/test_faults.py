@@ -33,8 +33,9 @@ from fedapp.errors import MergeRefused, MissingReplies
 from fedapp.exchange import Instruction, Reply
 from fedapp.results import RunFolder
 from fedapp.wire import reply_to_content
-from server_app.app import run
+from server_app.app import build_strategy, run
 from server_app.checkpoint import newest_checkpoint
+from server_app.strategies.base import BaseStrategy
 
 Finished = Callable[..., RunFolder]
 Settings = Callable[..., RunConfig]
@@ -54,6 +55,16 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "negative weight": (with_weight(-3.0), "refused (bad-weight)"),
     "infinite weight": (with_weight(float("inf")), "refused (bad-weight)"),
     "absurd weight": (with_weight(1e300), "refused (bad-weight)"),
+    "more weight than records": (
+        with_weight(60.0),
+        "refused (bad-weight): the update's weight is at most the 59 training records that the "
+        "site announced, got 60.0",
+    ),
+    "too large": (
+        poisoned(2e6),
+        "refused (too-large): array 'layer.1.query.lora_B' must hold magnitudes of at most 1e+06, "
+        "got 2e+06",
+    ),
     "nan loss": (
         with_metrics(loss=float("nan")),
         "refused (bad-metrics): 'loss' of the metrics of received/validation must be finite",
@@ -75,7 +86,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     ),
 }
 
-LASTING = {"raises", "nan", "inf"}
+LASTING = {"raises", "nan", "inf", "too large"}
 """The same model and seed give the same result again."""
 
 
@@ -279,20 +290,11 @@ def test_a_merge_that_overflows_is_refused_and_not_repeated(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each update is finite, their merge is not: the model of round 1 stays."""
+    """Each update is sound, their merge is not finite: the model of round 1 stays."""
     config, grid = settings(method=method, federation__max_round_retries=3), FakeGrid()
 
-    def enormous(adapter: Adapter) -> Adapter:
-        largest = float(np.finfo(np.float32).max)
-        return adapter.map(lambda name, array: np.full_like(array, largest))
-
-    for site in grid.sites:
-        grid.inject(site, changed(enormous), round=2, times=2)
+    _overflow(monkeypatch, type(build_strategy(config)))
     folder = RunFolder.create(config)
-
-    if method == "fedavg":  # means of equal numbers stay finite in fp32 or overflow by one ulp
-        grid.faults = {}
-        _overflow(monkeypatch)
     with pytest.raises(MergeRefused, match="round 2"):
         run(grid, config, folder, 1)
 
@@ -302,17 +304,15 @@ def test_a_merge_that_overflows_is_refused_and_not_repeated(
     assert "previous model is kept" in capsys.readouterr().out
 
 
-def _overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def _overflow(monkeypatch: pytest.MonkeyPatch, strategy: type[BaseStrategy]) -> None:
     """Let the merge itself produce an Inf, whatever the updates hold."""
-    from server_app.strategies.fedavg import FedAvg
+    original = strategy.merge
 
-    original = FedAvg.merge
-
-    def broken(self: FedAvg, round: int, updates: list) -> Adapter:  # type: ignore[type-arg]
+    def broken(self: BaseStrategy, round: int, updates: list) -> Adapter:  # type: ignore[type-arg]
         merged = original(self, round, updates)
         return merged if round == 1 else merged.map(lambda n, a: np.full_like(a, np.inf))
 
-    monkeypatch.setattr(FedAvg, "merge", broken)
+    monkeypatch.setattr(strategy, "merge", broken)
 
 
 def test_fedsvd_refuses_an_update_that_moved_a(settings: Settings) -> None:
