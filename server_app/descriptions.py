@@ -14,6 +14,7 @@ import fedapp
 from fedapp.config import RunConfig
 from fedapp.errors import HandshakeError, WireError
 from fedapp.exchange import Action, Reply, SiteDescription
+from fedapp.text import clean
 from fedapp.wire import MESSAGE_TYPES, content_to_descriptions, describe_to_content
 from server_app.collect import TTL_MARGIN_SECONDS, error_text
 from server_app.log import warn
@@ -40,10 +41,10 @@ class SiteAnswer:
         try:
             description = SiteDescription.model_validate(self.reply.description)
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"]))
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = clean(".".join(map(str, first["loc"])))
             raise HandshakeError(
-                f"field '{field}' of the description: {first['msg']}; "
+                f"field '{field}' of the description: {clean(first['msg'], 300)}; "
                 f"install fedapp {fedapp.__version__} there",
                 site=site,
             ) from None

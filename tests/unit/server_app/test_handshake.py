@@ -64,6 +64,24 @@ MISMATCHES: dict[str, tuple[dict[str, Any], str]] = {
     "layout": ({"layout_digest": "1"}, "adapter layout digest is '1', expected"),
     "threads": ({"threads": 8}, "threads is 8, expected 1 as the other sites have it"),
     "initial": ({"initial_digest": "2"}, "initial adapter digest is '2', expected"),
+    "name with a control character": (
+        {"base_model": "org/model\n# heading"},
+        r"base_model is 'org/model\n# heading', expected 1 to 512 printable characters without "
+        "quotes or backslashes",
+    ),
+    "name with a quote": (
+        {"base_model": 'x", evil="'},
+        "base_model is 'x\", evil=\"', expected 1 to",
+    ),
+    "no name": ({"base_model": ""}, "base_model is '', expected 1 to 512"),
+    "negative count": (
+        {"examples": {"train": -1}},
+        "field 'examples.train' of the description: Input should be greater than or equal to 0",
+    ),
+    "absurd count": (
+        {"examples": {"train": 10**9 + 1}},
+        "field 'examples.train' of the description: Input should be less than or equal to",
+    ),
     "task": ({"task": "causal-lm"}, "task is 'causal-lm', expected 'sequence-classification'"),
 }
 
@@ -79,6 +97,47 @@ def test_the_odd_site_out_is_named(settings: Settings, name: str, site: str) -> 
         shake_hands(grid, settings())
     assert str(caught.value).startswith(f"site {site}: {sentence}")
     assert caught.value.exit_code == 4
+
+
+PEFT_MISMATCHES = {
+    "r": (4, "4, expected 2 as the settings have it"),
+    "lora_alpha": (3, "3, expected 16.0 as the settings have it"),
+    "target_modules": (["key"], "'key', expected 'query, value' as the settings have it"),
+    "task_type": ("CAUSAL_LM", "'CAUSAL_LM', expected 'SEQ_CLS' as the settings have it"),
+    "peft_type": (None, "None, expected 'LORA' as the settings have it"),
+    "use_dora": (True, "True, expected None as the other sites have it"),
+    "modules_to_save": ([], "'', expected 'classifier' as the other sites have it"),
+    "base_model_name_or_path": ("evil/model", "'evil/model', expected 'fake/model' as the other"),
+    "auto_mapping": ({"parent_library": "evil"}, "{'parent_library': 'evil'}, expected nothing"),
+    "alpha_pattern": ({"query": 64}, "{'query': 64}, expected nothing"),
+    "rank_pattern": ({"query": 64}, "{'query': 64}, expected nothing"),
+}
+
+
+@pytest.mark.parametrize("key", PEFT_MISMATCHES)
+def test_what_is_published_agrees_with_the_settings_and_all_sites(
+    settings: Settings, key: str
+) -> None:
+    value, sentence = PEFT_MISMATCHES[key]
+    grid, config = FakeGrid(), settings()
+    honest = grid.sites["Hungary"]._describe(config)["peft_config"]
+    grid.sites["Hungary"].changes = {"peft_config": {**honest, key: value}}
+
+    with pytest.raises(HandshakeError) as caught:
+        shake_hands(grid, config)
+    assert str(caught.value).startswith(f"site Hungary: peft_config.{key} is {sentence}")
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\nb", "a\u202eb", 5, "x" * 513])
+def test_no_base_model_name_breaks_out_of_the_model_card(settings: Settings, name: Any) -> None:
+    grid, config = FakeGrid(), settings()
+    for site in grid.sites.values():
+        honest = site._describe(config)["peft_config"]
+        site.changes = {"peft_config": {**honest, "base_model_name_or_path": name}}
+
+    with pytest.raises(HandshakeError, match=r"peft_config\.base_model_name_or_path is") as caught:
+        shake_hands(grid, config)
+    assert str(caught.value).isprintable()
 
 
 def test_the_cause_is_named_before_its_effects(settings: Settings) -> None:
