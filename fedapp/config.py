@@ -175,7 +175,7 @@ class FederationSection(_Section):
     handshake_timeout: float = _setting(900.0, "longest wait for the handshake", "s", gt=0)
     round_timeout: float = _setting(1800.0, "longest wait for a round's replies", "s", gt=0)
     max_round_retries: int = _setting(2, "repeats of a round with too few replies", ge=0)
-    max_payload_mb: float = _setting(512.0, "largest update accepted", "MB", gt=0)
+    max_payload_mb: float = _setting(512.0, "largest update accepted", "MB", gt=0, le=1e6)
     codec: Literal["fp32", "bf16", "int8"] = _setting("fp32", "number format on the wire")
     held_out: Names = _setting("", "sites that never train; the final model is tested there")
     local_only: bool = _setting(True, "also train every site alone, for comparison")
