@@ -100,14 +100,18 @@ def list_runs(home: Home, run_id: str = "") -> list[Run]:
 
 
 def stop_run(home: Home, run_id: str) -> None:
-    """Ask the daemon to end a run.
+    """Ask the daemon to end a run; one that ends by itself meanwhile is as good.
 
     Raises
     ------
     FlowerError
         If it refuses or does not answer.
     """
-    _flwr(home, ["stop", run_id, CONNECTION])
+    try:
+        _flwr(home, ["stop", run_id, CONNECTION])
+    except FlowerError:
+        if not any(run.finished for run in list_runs(home, run_id)):
+            raise
 
 
 def _flwr(home: Home, arguments: list[str]) -> str:
@@ -129,6 +133,13 @@ def _flwr(home: Home, arguments: list[str]) -> str:
             "end the daemon with `fedapp stop` and run again"
         ) from None
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise FlowerError(f"`flwr {arguments[0]}` failed: {said[-1] if said else 'no reason'}")
+        said = _sentence(done.stderr) or _sentence(done.stdout) or "no reason given"
+        raise FlowerError(f"`flwr {arguments[0]}` failed: {said}")
     return done.stdout
+
+
+def _sentence(output: str) -> str:
+    """Join what ``flwr`` says in a drawn box, else take the last line that says anything."""
+    lines = [line for line in output.splitlines() if any(map(str.isalnum, line))]
+    boxed = [line.strip().strip("│").strip() for line in lines if line.strip().startswith("│")]
+    return " ".join(boxed) if boxed else (lines[-1].strip() if lines else "")
