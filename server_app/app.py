@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,11 @@ from server_app.rounds import RoundLoop
 from server_app.strategies.base import BaseStrategy
 
 app = ServerApp()
+
+_DISK = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
+}
 
 
 @app.main()
@@ -69,7 +75,7 @@ def _judge(error: BaseException) -> tuple[int, str]:
     """Return the exit code of an error and its sentence."""
     if isinstance(error, FedappError):
         return error.exit_code, str(error)
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno in _DISK:
         reason = error.strerror or str(error)
         return CheckpointError.exit_code, (
             f"{error.filename or 'the run folder'} cannot be read or written: {reason}; the newest "
