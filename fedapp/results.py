@@ -21,7 +21,6 @@ from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
 
 State = Literal["running", "completed", "failed", "stopped"]
-STATES: tuple[State, ...] = ("running", "completed", "failed", "stopped")
 
 
 class RunFolder:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedapp.adapter import Adapter
 from fedapp.codec import Packed
@@ -60,9 +57,3 @@ class Update:
         if packed.layout.codec == "fp32":
             self.decoded[name] = adapter
         return adapter
-
-
-def normalised_weights(updates: Sequence[Update]) -> NDArray[np.float64]:
-    """Return the weights divided by their sum, shape (len(updates),)."""
-    weights = np.array([update.weight for update in updates], dtype=np.float64)
-    return np.asarray(weights / weights.sum())

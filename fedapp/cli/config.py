@@ -17,17 +17,17 @@ from fedapp.config import RunConfig, Setting, settings
 
 app = typer.Typer(cls=SentenceGroup, no_args_is_help=True, help="Look at the settings.")
 
+Folder = Annotated[
+    Path, typer.Argument(metavar="[APP]", help="Folder of the app.", show_default=True)
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", help="Settings: 'key=value ...' or a .toml file."),
+]
+
 
 @app.command()
-def show(
-    folder: Annotated[
-        Path, typer.Argument(metavar="[APP]", help="Folder of the app.", show_default=True)
-    ] = Path("."),
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", help="Settings: 'key=value ...' or a .toml file."),
-    ] = None,
-) -> None:
+def show(folder: Folder = Path("."), config: Changes = None) -> None:
     """Print every setting as it would be used: value, unit, bounds, meaning.
 
     Without an app in the folder the defaults are shown.
@@ -56,15 +56,7 @@ def schema() -> None:
 
 
 @app.command("toml")
-def toml_(
-    folder: Annotated[
-        Path, typer.Argument(metavar="[APP]", help="Folder of the app.", show_default=True)
-    ] = Path("."),
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", help="Settings: 'key=value ...' or a .toml file."),
-    ] = None,
-) -> None:
+def toml_(folder: Folder = Path("."), config: Changes = None) -> None:
     """Print the settings as TOML: a file for -c, or [tool.flwr.app.config] of pyproject.toml.
 
     Without an app in the folder the defaults are changed.

@@ -24,7 +24,7 @@ from server_app.state import join_state, split_state
 from server_app.strategies.base import BaseStrategy
 from server_app.strategies.fedavg import FedAvg
 from server_app.training_round import validate
-from server_app.updates import Update, normalised_weights
+from server_app.updates import Update
 
 CONFIG = RunConfig.from_flat({"method": "fedavg", "lora.rank": 2})
 MODEL = initial_adapter(CONFIG)
@@ -226,7 +226,3 @@ def test_an_fp32_update_is_decoded_once_and_others_each_time() -> None:
 
     assert plain.adapter is plain.adapter
     assert small.adapter is not small.adapter
-
-
-def test_weights_are_normalised() -> None:
-    np.testing.assert_allclose(normalised_weights(_updates(0, 0, 0)), [1 / 6, 2 / 6, 3 / 6])
