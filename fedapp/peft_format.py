@@ -20,6 +20,8 @@ from fedapp.errors import ConfigError
 from fedapp.peft_names import Part, from_peft, to_peft
 
 CONFIG_FILE = "adapter_config.json"
+# PEFT takes these for regular expressions; a name is all that anybody writes, and harmless.
+_LAYER = re.compile(r"\^?[\w.]{1,500}")
 WEIGHTS_FILE = "adapter_model.safetensors"
 
 
@@ -101,17 +103,19 @@ def load_peft(folder: Path) -> Adapter:
     halves = parts["a"].keys() ^ parts["b"].keys()
     if halves:
         raise ConfigError(f"adapter file {path} has one half of the pair '{min(halves)}' only")
-    pairs = {
-        name: LoraPair(b_mr=parts["b"][name], a_rn=a_rn, scaling=_scaling(name, len(a_rn), config))
-        for name, a_rn in parts["a"].items()
-    }
-    for name, pair in pairs.items():
-        if pair.a_rn.ndim != 2 or pair.b_mr.ndim != 2 or pair.b_mr.shape[1] != pair.rank:
+    pairs = {}
+    for name, a_rn in parts["a"].items():
+        b_mr = parts["b"][name]
+        if a_rn.ndim != 2 or b_mr.ndim != 2 or not b_mr.shape[1] == a_rn.shape[0] > 0:
             raise ConfigError(
-                f"adapter pair '{name}' in {path} has shapes B {pair.b_mr.shape} and "
-                f"A {pair.a_rn.shape}; expected (m, r) and (r, n)"
+                f"adapter pair '{name}' in {path} has shapes B {b_mr.shape} and A {a_rn.shape}; "
+                "expected (m, r) and (r, n)"
             )
-    return Adapter(pairs, parts["tensor"])
+        pairs[name] = LoraPair(b_mr, a_rn, _scaling(name, len(a_rn), config))
+    adapter = Adapter(pairs, parts["tensor"])
+    if not adapter.is_finite():
+        raise ConfigError(f"adapter file {path} holds NaN or infinite numbers")
+    return adapter
 
 
 def read_peft_config(folder: Path) -> dict[str, Any]:
@@ -127,7 +131,7 @@ def read_peft_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"adapter settings not found: {path}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"adapter settings {path} cannot be read: {error}") from None
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise ConfigError(f"{path} does not describe a LoRA adapter")
@@ -146,11 +150,19 @@ def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _scaling(name: str, rank: int, config: Mapping[str, Any]) -> float:
     """PEFT: alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA; alpha may differ by layer."""
-    alpha = config["lora_alpha"]
-    for pattern, value in (config.get("alpha_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", name):
+    alpha, patterns = config.get("lora_alpha"), config.get("alpha_pattern") or {}
+    if not isinstance(patterns, dict) or not all(map(_LAYER.fullmatch, patterns)):
+        raise ConfigError(
+            "alpha_pattern of the adapter settings must map names of layers to alphas"
+        )
+    for layer, value in patterns.items():
+        if name == layer.removeprefix("^") or name.endswith(f".{layer}"):
             alpha = value
             break
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= 1e6:
+        raise ConfigError(
+            f"adapter pair '{name}': lora_alpha must be a number in (0, 1e6], got {alpha!r:.40}"
+        )
     return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 

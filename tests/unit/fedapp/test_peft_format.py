@@ -136,6 +136,40 @@ def test_a_foreign_adapter_is_refused_in_a_sentence(tmp_path, arrays, config, se
         load_peft(write(tmp_path / "a", arrays, config))
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"lora_alpha": None}, "lora_alpha must be a number"),
+        ({"lora_alpha": "x"}, "lora_alpha must be a number"),
+        ({"lora_alpha": 10**400}, "lora_alpha must be a number"),
+        ({"lora_alpha": float("nan")}, "lora_alpha must be a number"),
+        ({"lora_alpha": 0}, "lora_alpha must be a number"),
+        ({"alpha_pattern": {"(a+)+b": 1}}, "alpha_pattern"),
+        ({"alpha_pattern": [1]}, "alpha_pattern"),
+    ],
+)
+def test_hostile_settings_are_refused_in_a_sentence(tmp_path, changes, sentence):
+    write(tmp_path, lora("a" * 60, np.ones((2, 3), "f4"), np.ones((4, 2), "f4")), CONFIG | changes)
+
+    with pytest.raises(ConfigError, match=sentence):
+        load_peft(tmp_path)
+
+
+@pytest.mark.parametrize("a_rn", [np.ones((), "f4"), np.ones((0, 3), "f4"), np.ones(3, "f4")])
+def test_odd_shapes_are_refused_before_a_scaling_is_computed(tmp_path, a_rn):
+    write(tmp_path, lora("x.q", a_rn, np.ones((4, 0), "f4")))
+
+    with pytest.raises(ConfigError, match="shapes"):
+        load_peft(tmp_path)
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path):
+    write(tmp_path, lora("x.q", np.full((2, 3), np.nan, "f4"), np.ones((4, 2), "f4")))
+
+    with pytest.raises(ConfigError, match="NaN or infinite"):
+        load_peft(tmp_path)
+
+
 def test_missing_and_corrupt_files_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"not found: .*adapter_config\.json"):
         load_peft(tmp_path)
