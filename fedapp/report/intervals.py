@@ -24,9 +24,9 @@ def wilson(proportion: float, examples: float) -> Interval | None:
     proportion : float
         Share of successes, in [0, 1].
     examples : float
-        Number of trials; without any there is no interval.
+        Number of trials; below one there is no interval.
     """
-    if examples <= 0 or not 0 <= proportion <= 1:
+    if not examples >= 1 or not 0 <= proportion <= 1:
         return None
     z2 = Z_95**2
     denominator = 1 + z2 / examples

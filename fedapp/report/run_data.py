@@ -16,6 +16,7 @@ from fedapp.report.run_files import Metrics, Phases
 
 PHASES = ("local-only", "received", "personal")
 METRICS = ("accuracy", "auc", "f1")
+_LARGEST = 1e15
 _BOOKKEEPING = {"name", "output-dir", "resume"}  # every run sets them; none changes a result
 
 
@@ -208,10 +209,10 @@ class RunData:
 
 
 def number(value: Any) -> float | None:
-    """A finite float, or None for anything else (null, NaN, text)."""
+    """A float that can be drawn, or None for anything else (null, NaN, text, absurd sizes)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    return float(value) if -_LARGEST <= value <= _LARGEST else None
 
 
 def show(value: Any) -> str:

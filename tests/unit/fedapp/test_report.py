@@ -20,6 +20,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import FedappError
 from fedapp.report import write_report
 from fedapp.report.intervals import Interval, difference_noise, mean_interval, wilson
+from fedapp.report.run_data import number
 from fedapp.report.units import duration, size
 
 
@@ -471,3 +472,15 @@ def test_a_model_that_answers_one_class_is_called_out(tmp_path: Path) -> None:
     said = "One class only: the federated model as received at Switzerland gave every example"
     assert said in re.sub(r" +", " ", text)
     assert "One class only" not in page_of(write_run(tmp_path / "other")).text
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, -(10**400), 1e308, float("nan"), float("inf"), None, "1", True]
+)
+def test_absurd_numbers_are_not_drawn(value: object) -> None:
+    assert number(value) is None
+
+
+def test_a_share_of_less_than_one_example_has_no_interval() -> None:
+    assert wilson(0.5, 1e-320) is None
+    assert wilson(0.5, float("nan")) is None
