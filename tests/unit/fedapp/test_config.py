@@ -108,6 +108,8 @@ def test_another_word_is_answered_with_all_that_are_allowed(key: str) -> None:
         ("data.source", 3, "valid string"),
         ("lora.targets", 3, "valid tuple"),
         ("name", "a/b", "pattern"),
+        ("name", ".", "pattern"),
+        ("name", "a" * 101, "pattern"),
     ],
 )
 def test_a_value_of_another_type_is_refused(key: str, value: Any, words: str) -> None:
@@ -299,7 +301,7 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:
     if setting.key == "method":
         return st.sampled_from(sorted(METHODS))
     if setting.key == "name":
-        return st.from_regex(r"\A[A-Za-z0-9._-]*\Z")
+        return st.from_regex(r"\A([A-Za-z0-9_][A-Za-z0-9._-]{0,99})?\Z")
     if setting.key in NAMES:
         name = st.text(max_size=8).map(str.strip).filter(lambda text: text and "," not in text)
         return st.lists(name, min_size=setting.key == "lora.targets").map(",".join)
