@@ -1,0 +1,310 @@
+"""The comparison table: every method on real data, learning rates tuned on one grid.
+
+Usage:
+    python -m benchmarks.comparison grid --data heart sentiment --seeds 0
+    python -m benchmarks.comparison chosen --data heart sentiment --seeds 0 1 2
+    python -m benchmarks.comparison map --seeds 0 1
+    python -m benchmarks.comparison print
+
+``grid`` runs every method at every learning rate of `RATES`; ``chosen`` runs the further seeds at
+each method's best rate; ``map`` runs the regimes of `REGIMES` at the rates chosen on sentiment.
+A rate is chosen by validation metrics alone (`choose`), never by a test figure. Results go to
+benchmarks/results/comparison.json, one entry a run, written as runs end; a run that is there is not
+repeated. Runs take one core each (`benchmarks.local_grid`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.local_grid import run_here
+from fedapp.results import versions
+
+RESULTS = Path(__file__).resolve().parent / "results" / "comparison.json"
+RATES = (1e-3, 3e-3, 1e-2)
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"method": "fedavg"},
+    "svd": {"method": "svd"},
+    "fedsvd": {"method": "fedsvd"},
+    "subspace-reg": {"method": "subspace-reg"},
+    # The orthonormal re-factorisation alone: the same server, no penalty at the sites.
+    "ablation": {"method": "subspace-reg", "subspace-reg.mu": 0.0, "subspace-reg.alpha": 0.0},
+}
+
+DATA: dict[str, dict[str, Any]] = {
+    "heart": {"data.source": "embedded:heart"},
+    "sentiment": {
+        "data.source": "embedded:sentiment",
+        "data.max-examples": 500,
+        "data.test-fraction": 0.4,
+    },
+}
+TABLE = {"federation.rounds": 5, "train.local-epochs": 1}
+
+_TEN = {
+    "data.source": "embedded:sentiment",
+    "data.partition": "dirichlet",
+    "data.sites": 10,
+    "data.one-class": "allow",
+    "data.max-examples": 150,
+    "data.test-fraction": 0.4,
+    "data.dirichlet-alpha": 0.3,
+    "federation.rounds": 10,
+    "federation.fraction": 0.3,
+    "train.local-epochs": 1,
+}
+REGIMES: dict[str, dict[str, Any]] = {
+    "Dirichlet 0.3, 3 of 10": _TEN,
+    "Dirichlet 0.3, 10 of 10": {**_TEN, "federation.fraction": 1.0, "federation.rounds": 4},
+    "Dirichlet 5, 3 of 10": {**_TEN, "data.dirichlet-alpha": 5.0},
+    "Dirichlet 0.3, 3 of 10, 4 epochs": {**_TEN, "train.local-epochs": 4},
+    "Dirichlet 0.3, 3 of 10, 4 steps": {**_TEN, "train.max-steps": 4, "federation.rounds": 20},
+}
+MAPPED = ("fedavg", "svd", "subspace-reg", "ablation")
+
+TRACED = (
+    "accuracy", "loss", "received_accuracy", "received_loss", "overlap", "overlap_squared",
+    "cancellation", "cancellation_increment", "client_global_cosine", "pairwise_cosine",
+    "merge_error",
+)  # fmt: skip
+
+
+def run_entry(settings: dict[str, Any]) -> dict[str, Any]:
+    """Run one federation and keep what the tables need."""
+    started = time.process_time()
+    summary, rows = run_here(settings)
+    rounds = [row for row in rows if row["phase"] == "federation"]
+    return {
+        "settings": settings,
+        "test": {
+            phase: {
+                "mean": summary["mean"].get(phase, {}),
+                "worst": summary["worst"].get(phase, {}),
+                "sites": {s: p[phase] for s, p in summary["sites"].items() if phase in p},
+            }
+            for phase in ("local-only", "received", "personal")
+        },
+        "local_only_validation": _validation(rows, "local-only"),
+        "rounds": [{key: row[key] for key in TRACED if key in row} for row in rounds],
+        "bytes_up": summary["bytes_up"],
+        "adapter_digest": summary["adapter_digest"],
+        "cpu_seconds": round(time.process_time() - started, 1),
+    }
+
+
+def _validation(rows: list[dict[str, Any]], phase: str) -> dict[str, float]:
+    mine = [r for r in rows if r["phase"] == phase and r.get("split") == "validation"]
+    names = ("accuracy", "loss")
+    return {n: statistics.fmean(r[n] for r in mine) for n in names if mine}
+
+
+def choose(runs: dict[str, Any], data: str, method: str) -> float:
+    """Return the rate with the best validation accuracy over the seeds that ran at every rate.
+
+    Of a federated method: the mean of received and personal models in the last round; of
+    local-only: its own. Ties go to the lower validation loss.
+    """
+    best: list[tuple[float, float, float]] = []
+    source = "fedavg" if method == "local-only" else method
+    for rate in RATES:
+        found = [runs[k] for seed in range(10) if (k := _key(data, source, rate, seed)) in runs]
+        complete = [
+            run for run in found
+            if all(_key(data, source, r, run["settings"]["seed"]) in runs for r in RATES)
+        ]  # fmt: skip
+        if complete:
+            scores = [_score(run, method) for run in complete]
+            accuracy, loss = (statistics.fmean(column) for column in zip(*scores, strict=True))
+            best.append((accuracy, -loss, rate))
+    if len(best) < len(RATES):
+        raise SystemExit(f"no seed of {data}/{method} has run at every rate yet; run `grid`")
+    return max(best)[2]
+
+
+def _score(run: dict[str, Any], method: str) -> tuple[float, float]:
+    if method == "local-only":
+        validation = run["local_only_validation"]
+        return validation["accuracy"], validation["loss"]
+    last = run["rounds"][-1]
+    return (
+        (last["accuracy"] + last["received_accuracy"]) / 2,
+        (last["loss"] + last["received_loss"]) / 2,
+    )
+
+
+def _key(place: str, method: str, rate: float, seed: int) -> str:
+    return f"{place}/{method}/{rate:g}/seed{seed}"
+
+
+def _settings(place: dict[str, Any], method: str, rate: float, seed: int, alone: bool) -> Any:
+    return {
+        **place,
+        **METHODS[method],
+        "train.learning-rate": rate,
+        "seed": seed,
+        "federation.local-only": alone,
+        "federation.progress-interval": 60.0,
+    }
+
+
+def load() -> dict[str, Any]:
+    """Return the runs that are there already."""
+    return json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else {}
+
+
+def save(runs: dict[str, Any]) -> None:
+    """Write all runs and what they say together."""
+    machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": sys.version}
+    document = {
+        "machine": machine,
+        "versions": versions(),
+        "rates": RATES,
+        "table": table(runs),
+        "map": regime_map(runs),
+        "runs": runs,
+    }
+    temporary = RESULTS.with_suffix(".new")
+    temporary.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    temporary.replace(RESULTS)
+
+
+def _run(
+    runs: dict[str, Any], place: str, method: str, rate: float, seed: int, alone: bool
+) -> None:
+    key = _key(place, method, rate, seed)
+    if key in runs:
+        return
+    base = {**DATA[place], **TABLE} if place in DATA else REGIMES[place]
+    runs[key] = run_entry(_settings(base, method, rate, seed, alone))
+    save(runs)
+    mean = runs[key]["test"]["personal"]["mean"].get("accuracy", float("nan"))
+    print(f"{time.strftime('%H:%M:%S')}  {key}: personal {mean:.3f}", file=sys.stderr, flush=True)
+
+
+def spread(values: Iterable[float]) -> dict[str, float]:
+    """Return mean, population standard deviation and number."""
+    listed = list(values)
+    return {
+        "mean": statistics.fmean(listed), "std": statistics.pstdev(listed), "n": len(listed)
+    }  # fmt: skip
+
+
+def table(runs: dict[str, Any]) -> dict[str, Any]:
+    """Per data set and method, at its chosen rate: test metrics and last-round diagnostics."""
+    result: dict[str, Any] = {}
+    for data in DATA:
+        for method in ("local-only", *METHODS):
+            try:
+                rate = choose(runs, data, method)
+            except SystemExit:
+                continue
+            source = "fedavg" if method == "local-only" else method
+            mine = [
+                run for key, run in sorted(runs.items())
+                if key.startswith(f"{data}/{source}/{rate:g}/")
+                and (method != "local-only" or run["test"]["local-only"]["mean"])
+            ]  # fmt: skip
+            phases = ("local-only",) if method == "local-only" else ("received", "personal")
+            row: dict[str, Any] = {"rate": rate, "phases": {p: _phase(mine, p) for p in phases}}
+            if method != "local-only":
+                row["diagnostics"] = _diagnostics(mine)
+            result.setdefault(data, {})[method] = row
+    return result
+
+
+def regime_map(runs: dict[str, Any]) -> dict[str, Any]:
+    """Per regime and method: test metrics and diagnostics."""
+    result: dict[str, Any] = {}
+    for regime in REGIMES:
+        for method in MAPPED:
+            mine = [r for k, r in sorted(runs.items()) if k.startswith(f"{regime}/{method}/")]
+            if mine:
+                result.setdefault(regime, {})[method] = {
+                    "rate": mine[0]["settings"]["train.learning-rate"],
+                    "phases": {phase: _phase(mine, phase) for phase in ("received", "personal")},
+                    "diagnostics": _diagnostics(mine),
+                }
+    return result
+
+
+def _phase(mine: list[dict[str, Any]], phase: str) -> dict[str, Any]:
+    tests = [run["test"][phase] for run in mine if run["test"][phase]["mean"]]
+    return {
+        "accuracy": spread(test["mean"]["accuracy"] for test in tests),
+        "auc": spread(test["mean"]["auc"] for test in tests if "auc" in test["mean"]),
+        "loss": spread(test["mean"]["loss"] for test in tests),
+        "worst_accuracy": spread(test["worst"]["accuracy"] for test in tests),
+    }
+
+
+def _diagnostics(mine: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        name: spread(statistics.fmean(r[name] for r in run["rounds"] if name in r) for run in mine)
+        for name in TRACED[4:]
+        if all(any(name in r for r in run["rounds"]) for run in mine)
+    }
+
+
+def show(runs: dict[str, Any]) -> None:
+    """Print both tables."""
+    for title, content in (*table(runs).items(), *regime_map(runs).items()):
+        print(f"\n{title}")
+        for method, row in content.items():
+            cells = [f"{method:14s} lr {row['rate']:<6g}"]
+            for phase, p in row["phases"].items():
+                cells.append(
+                    f"{phase} {p['accuracy']['mean']:.3f}±{p['accuracy']['std']:.3f} "
+                    f"(worst {p['worst_accuracy']['mean']:.3f}, AUC {p['auc']['mean']:.3f}, "
+                    f"loss {p['loss']['mean']:.3f}, n={p['accuracy']['n']})"
+                )
+            for name in ("overlap", "cancellation", "cancellation_increment", "merge_error"):
+                if name in row.get("diagnostics", {}):
+                    cells.append(f"{name} {row['diagnostics'][name]['mean']:.4f}")
+            print("  " + "  ".join(cells))
+
+
+def main() -> None:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stage", choices=("grid", "chosen", "map", "print"))
+    parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--regimes", nargs="+", default=list(REGIMES), choices=list(REGIMES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    options = parser.parse_args()
+    runs = load()
+    if options.stage == "grid":
+        for seed in options.seeds:
+            for data in options.data:
+                for method in options.methods:
+                    for rate in RATES:
+                        _run(runs, data, method, rate, seed, alone=method == "fedavg")
+    elif options.stage == "chosen":
+        for seed in options.seeds:
+            for data in options.data:
+                for method in options.methods:
+                    rate = choose(runs, data, method)
+                    _run(runs, data, method, rate, seed, alone=method == "fedavg")
+                alone = choose(runs, data, "local-only")
+                _run(runs, data, "fedavg", alone, seed, alone=True)
+    elif options.stage == "map":
+        for seed in options.seeds:
+            for regime in options.regimes:
+                for method in MAPPED:
+                    rate = choose(runs, "sentiment", method)
+                    _run(runs, regime, method, rate, seed, alone=False)
+    show(runs)
+
+
+if __name__ == "__main__":
+    main()
