@@ -20,7 +20,14 @@ from client_app.tasks import build_task
 from client_app.tasks.base import Task
 from fedapp.config import RunConfig
 
-__all__ = ["ModelSource", "ResidentModel", "forget_models", "load_resident", "resolve_model"]
+__all__ = [
+    "ModelSource",
+    "ResidentModel",
+    "base_loads",
+    "forget_models",
+    "load_resident",
+    "resolve_model",
+]
 
 _MOST_BASES = 2
 _MOST_RESIDENTS = 8
@@ -59,6 +66,7 @@ class _Cache:
     """The one explicit cache of this process, least recently used first."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
+    loads: int = 0
     bases: dict[Hashable, nn.Module] = field(default_factory=dict)
     residents: dict[Hashable, tuple[Hashable, ResidentModel]] = field(default_factory=dict)
 
@@ -115,10 +123,16 @@ def load_resident(config: RunConfig, label_map: Sequence[str]) -> ResidentModel:
             if base_key not in _CACHE.bases:
                 _CACHE.make_room()
                 _CACHE.bases[base_key] = load_base(config, task, source, device)
+                _CACHE.loads += 1
             base = _share(_CACHE.bases[base_key])
             resident = _resident(config, base, task, source, device)
             _CACHE.keep(key, base_key, resident)
     return resident
+
+
+def base_loads() -> int:
+    """Return how many base models this process has loaded so far."""
+    return _CACHE.loads
 
 
 def forget_models() -> None:

@@ -17,14 +17,16 @@ INTERVAL = 0.5  # seconds between two events of one site
 
 @dataclass
 class Progress:
-    """Appends ``{"site", "round", "action", "step", "steps", "loss", "time"}`` lines.
+    """Appends ``{"site", "round", "action", "step", "steps", "loss", "time", ...}`` lines.
 
-    The first and the last step always give a line, those between at most two a second. Several
+    The process and how many base models it has loaded so far (one, unless the settings changed)
+    stand there for whoever measures a simulation. The first and the last step always give a line, those between at most two a second. Several
     processes may append to one file: each line is one ``O_APPEND`` write. A file that cannot be
     written costs the progress display, never the training.
     """
 
     instruction: Instruction
+    base_loads: int = 0
     _last: float = field(default=float("-inf"), init=False)
     _broken: bool = field(default=False, init=False)
 
@@ -43,6 +45,8 @@ class Progress:
             "steps": steps,
             "loss": loss,
             "time": time.time(),
+            "process": os.getpid(),
+            "base_loads": self.base_loads,
         }
         try:
             handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

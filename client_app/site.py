@@ -12,7 +12,7 @@ from client_app.description import describe
 from client_app.evaluation import evaluate
 from client_app.failures import to_failure
 from client_app.methods.base import LocalRule
-from client_app.models import ResidentModel, load_resident
+from client_app.models import ResidentModel, base_loads, load_resident
 from client_app.optimizers import planned_steps
 from client_app.progress import Progress
 from client_app.runtime import compute_settings
@@ -99,7 +99,7 @@ class LocalSite:
             first_step=max(0, instruction.round - 1) * steps,
             total_steps=config.federation.rounds * steps,
             epochs=config.train.local_epochs,
-            report=Progress(instruction),
+            report=Progress(instruction, base_loads()),
         )
         after, seconds_after = self._measure(work, "personal", instruction.personal_splits)
         payloads = rule.finish(received)
@@ -134,7 +134,7 @@ class LocalSite:
             first_step=0,
             total_steps=planned_steps(config.train, len(items), epochs),
             epochs=epochs,
-            report=Progress(instruction),
+            report=Progress(instruction, base_loads()),
         )
         metrics, seconds = self._measure(work, "local-only")
         return _reply(

@@ -1,6 +1,7 @@
 """Progress lines: their keys, their pace, and that a bad path costs nothing but the display."""
 
 import json
+import os
 
 from client_app import progress
 from client_app.progress import Progress
@@ -14,11 +15,13 @@ def make(path):
 
 def test_a_line_has_the_agreed_keys(tmp_path):
     report = make(tmp_path / "p.jsonl")
+    report.base_loads = 1
 
     report(1, 9, 0.25)
 
     event = json.loads((tmp_path / "p.jsonl").read_text())
     assert event.pop("time") > 1e9
+    assert (event.pop("process"), event.pop("base_loads")) == (os.getpid(), 1)
     expected = {"site": "a", "round": 3, "action": "train", "step": 1, "steps": 9, "loss": 0.25}
     assert event == expected
 
