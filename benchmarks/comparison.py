@@ -77,6 +77,7 @@ TRACED = (
     "cancellation", "cancellation_increment", "client_global_cosine", "pairwise_cosine",
     "merge_error",
 )  # fmt: skip
+SHOWN = ("overlap", "cancellation", "cancellation_increment", "merge_error")
 
 
 def run_entry(settings: dict[str, Any]) -> dict[str, Any]:
@@ -267,9 +268,8 @@ def show(runs: dict[str, Any]) -> None:
                     f"(worst {p['worst_accuracy']['mean']:.3f}, AUC {p['auc']['mean']:.3f}, "
                     f"loss {p['loss']['mean']:.3f}, n={p['accuracy']['n']})"
                 )
-            for name in ("overlap", "cancellation", "cancellation_increment", "merge_error"):
-                if name in row.get("diagnostics", {}):
-                    cells.append(f"{name} {row['diagnostics'][name]['mean']:.4f}")
+            traced = row.get("diagnostics", {})
+            cells += [f"{name} {traced[name]['mean']:.4f}" for name in SHOWN if name in traced]
             print("  " + "  ".join(cells))
 
 
