@@ -21,8 +21,8 @@ from safetensors.numpy import load, save
 from fedapp.atomic_folder import write_folder
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import CheckpointError, ConfigError
+from fedapp.state import State, join_state, split_state
 from server_app.log import warn
-from server_app.state import State, join_state, split_state
 
 FORMAT = 1
 _TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from fedapp.adapter import Adapter
-from server_app.state import State
+from fedapp.state import State
 
 
 class ServerOptimizer(Protocol):

@@ -21,11 +21,11 @@ from fedapp.codec import pack
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import MergeRefused
 from fedapp.registry import METHODS
+from fedapp.state import State
 from fedapp.validation import check_merge
 from server_app.diagnostics import round_diagnostics
 from server_app.log import log, warn
 from server_app.optimizers import Replace, ServerOptimizer
-from server_app.state import State
 from server_app.updates import Update
 
 if TYPE_CHECKING:

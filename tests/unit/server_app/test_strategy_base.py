@@ -18,9 +18,9 @@ from fedapp.config import RunConfig
 from fedapp.errors import MergeRefused
 from fedapp.exchange import Action, Reply
 from fedapp.results import RunFolder
+from fedapp.state import join_state, split_state
 from server_app import app
 from server_app.optimizers import Replace
-from server_app.state import join_state, split_state
 from server_app.strategies.base import BaseStrategy
 from server_app.strategies.fedavg import FedAvg
 from server_app.training_round import validate

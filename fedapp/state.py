@@ -1,4 +1,4 @@
-"""Named state as tensors plus JSON, the two forms that a checkpoint holds.
+"""Named state as tensors plus JSON, the two forms in which it is stored.
 
 A state is a flat dict whose values are adapters, numpy arrays, or anything JSON can hold.
 """
