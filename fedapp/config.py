@@ -15,8 +15,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from fedapp.errors import ConfigError
 from fedapp.registry import METHODS
@@ -70,6 +79,22 @@ class _Section(BaseModel):
         populate_by_name=True,
         protected_namespaces=(),
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_other_kinds(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse what pydantic would turn into something else in silence: true into 1, 1 into true.
+
+        A NUL can be in no path, and in no text that somebody meant.
+        """
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if kind in (int, float) and isinstance(value, bool):
+            raise PydanticCustomError("number", "expected a number")
+        if kind is bool and isinstance(value, int | float) and not isinstance(value, bool):
+            raise PydanticCustomError("boolean", "expected true or false")
+        if isinstance(value, str) and "\0" in value:
+            raise PydanticCustomError("text", "expected text without a NUL character")
+        return value
 
 
 class ModelSection(_Section):

@@ -105,6 +105,12 @@ def test_another_word_is_answered_with_all_that_are_allowed(key: str) -> None:
         ("train.batch-size", 1.5, "valid integer"),
         ("train.learning-rate", "fast", "valid number"),
         ("train.tf32", "perhaps", "valid boolean"),
+        ("federation.rounds", True, "expected a number"),
+        ("train.learning-rate", False, "expected a number"),
+        ("train.tf32", 1, "expected true or false"),
+        ("train.tf32", 0.0, "expected true or false"),
+        ("data.source", "a\0.csv", "without a NUL character"),
+        ("lora.targets", "query,val\0ue", "without a NUL character"),
         ("data.source", 3, "valid string"),
         ("lora.targets", 3, "valid tuple"),
         ("name", "a/b", "pattern"),
@@ -300,6 +306,9 @@ def settings_or_sentence(read: Callable[[], RunConfig]) -> None:
 # Round trips and the digest -------------------------------------------------------------------
 
 
+LETTER = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+
+
 def valid(setting: Setting) -> st.SearchStrategy[Any]:
     """Draw any valid value of a setting."""
     if setting.key == "method":
@@ -307,12 +316,18 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:
     if setting.key == "name":
         return st.from_regex(r"\A([A-Za-z0-9_][A-Za-z0-9._-]{0,99})?\Z")
     if setting.key in NAMES:
-        name = st.text(max_size=8).map(str.strip).filter(lambda text: text and "," not in text)
+        name = (
+            st.text(LETTER, max_size=8).map(str.strip).filter(lambda text: text and "," not in text)
+        )
         return st.lists(name, min_size=setting.key == "lora.targets").map(",".join)
     if isinstance(setting.value, bool):
         return st.booleans()
     if isinstance(setting.value, str):
-        return st.sampled_from(options(setting)) if setting.constraint else st.text(max_size=30)
+        return (
+            st.sampled_from(options(setting))
+            if setting.constraint
+            else st.text(LETTER, max_size=30)
+        )
     limits = dict(bounds(setting))
     low, high = limits.get(">=", limits.get(">")), limits.get("<=", limits.get("<"))
     if isinstance(setting.value, int):
