@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from client_app.tasks.base import Batch, Record
 from client_app.tasks.classification_scores import ClassificationScores
+from client_app.tasks.heads import head_names, seeded_head
 from fedapp.config import RunConfig
 
 
@@ -49,9 +50,7 @@ class SequenceClassification:
         """
         from transformers import AutoModelForSequenceClassification
 
-        # transformers draws the new head from the global generator, whose state is not ours.
-        with torch.random.fork_rng():
-            torch.manual_seed(self.config.seed)
+        with seeded_head(self.config.seed):
             model: nn.Module = AutoModelForSequenceClassification.from_pretrained(
                 path,
                 num_labels=len(self.label_map),
@@ -67,12 +66,7 @@ class SequenceClassification:
 
     def heads(self, model: nn.Module) -> list[str]:
         """Names of the top-level modules with weights that are not part of the base model."""
-        base = getattr(model, "base_model_prefix", "")
-        return [
-            name
-            for name, child in model.named_children()
-            if name != base and any(True for _ in child.parameters())
-        ]
+        return head_names(model)
 
     def prepare(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Tokenise once; items hold ``input_ids`` (int32, shape (length,)), ``length``, ``label``.
