@@ -23,6 +23,7 @@ from fedapp.adapter import Adapter
 from fedapp.atomic_folder import write_folder
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.paths import user_path
 from fedapp.peft_format import load_peft
 from fedapp.results import RunFolder
 
@@ -53,7 +54,7 @@ def merge_into_base(run_folder: Path, target: Path) -> Path:
         If the run has no adapter, the base model is not found or is another one, or ``target``
         holds something.
     """
-    run, target = RunFolder.open(run_folder), target.expanduser().absolute()
+    run, target = RunFolder.open(run_folder), user_path(target).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} holds something already; name a new folder")
     adapter = load_peft(run.adapter)

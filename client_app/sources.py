@@ -16,6 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from client_app.model_digest import MODEL_FILES, model_digest
 from client_app.tiny_models import tiny_encoder
 from fedapp.errors import ConfigError
+from fedapp.paths import user_path
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +80,8 @@ def _resolve(source: str) -> ModelSource:
                 f"expected embedded: followed by {' or '.join(EMBEDDED)}{hint}"
             )
         folder, name = EMBEDDED[key]()
-    elif source and Path(source).expanduser().is_dir():
-        folder = Path(source).expanduser().resolve()
+    elif source and user_path(source).is_dir():
+        folder = user_path(source).resolve()
     elif _is_path(source):
         raise ConfigError(f"model folder not found: '{short_name(source)}' (setting model.source)")
     else:

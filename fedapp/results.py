@@ -19,6 +19,7 @@ import fedapp
 from fedapp.atomic import sync_folder, write_bytes, write_text
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
+from fedapp.paths import user_path
 
 State = Literal["running", "completed", "failed", "stopped"]
 
@@ -42,6 +43,7 @@ class RunFolder:
         self.progress_file = self.path / "progress.jsonl"
         self.adapter = self.path / "adapter"
         self.checkpoint = self.path / "checkpoint"
+        self.sites = self.path / "sites"  # in a simulation, what each site keeps between rounds
 
     @classmethod
     def create(cls, config: RunConfig) -> RunFolder:
@@ -52,7 +54,7 @@ class RunFolder:
         ConfigError
             If a folder of that name is not free (`is_free`), or cannot be made.
         """
-        root = Path(config.output_dir or "runs").expanduser().absolute()
+        root = user_path(config.output_dir or "runs").absolute()
         try:
             path = _named(root / config.name) if config.name else _timed(root, config.method)
             folder = cls(path)
@@ -74,7 +76,7 @@ class RunFolder:
         CheckpointError
             If it is not the folder of a run.
         """
-        resolved = path.expanduser().resolve()
+        resolved = user_path(path).resolve()
         if not (resolved / "config.json").is_file():
             raise CheckpointError(
                 f"{resolved} is not the folder of a run (no config.json); give the path that the "

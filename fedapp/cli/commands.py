@@ -14,6 +14,7 @@ from fedapp.cli import daemon
 from fedapp.cli.console import say
 from fedapp.cli.home import Home
 from fedapp.errors import ConfigError
+from fedapp.paths import user_path
 from fedapp.peft_format import CONFIG_FILE, load_peft, read_peft_config, save_peft
 from fedapp.registry import load_half
 from fedapp.report import write_report
@@ -31,7 +32,7 @@ def stop(app: Annotated[Path, typer.Argument(help="Folder of the app.")] = Path(
 
     Example: fedapp stop
     """
-    ended = daemon.end(Home.of(app.expanduser()))
+    ended = daemon.end(Home.of(user_path(app)))
     if ended is None:
         say("No daemon of this project is running.")
     else:

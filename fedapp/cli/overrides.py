@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedapp.config import RunConfig, Scalar, read_toml
 from fedapp.errors import ConfigError
+from fedapp.paths import user_path
 
 _PAIR = re.compile(r"""\s*([^\s=]+)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^\s]*)""")
 _PATHS = ("data.source", "model.source", "output-dir", "resume")
@@ -29,7 +30,7 @@ def read_overrides(options: Sequence[str]) -> dict[str, Scalar]:
     flat: dict[str, Scalar] = {}
     for option in options:
         if option.endswith(".toml") and "=" not in option:
-            flat.update(read_toml(Path(option).expanduser()))
+            flat.update(read_toml(user_path(option)))
         else:
             flat.update(_pairs(option, types))
     return flat
@@ -49,7 +50,7 @@ def _absolute(key: str, value: Scalar, folder: Path) -> Scalar:
         return value
     if value.startswith("embedded:"):
         return value
-    path = folder / Path(value).expanduser()
+    path = folder / user_path(value)
     if key == "model.source" and not path.is_dir():
         return value
     return str(path.resolve())

@@ -14,6 +14,7 @@ from fedapp.cli.home import Busy, Home, locked
 from fedapp.cli.signals import Interrupted, interruptible
 from fedapp.cli.verdict import Verdict, judge, read_status
 from fedapp.config import RunConfig
+from fedapp.paths import user_path
 from fedapp.report import write_report
 from fedapp.results import RunFolder
 
@@ -62,7 +63,7 @@ def run(
         "output-dir": None if output_dir is None else str(output_dir),
         "resume": None if resume is None else str(resume),
     }
-    app = app.expanduser().resolve()
+    app = user_path(app).resolve()
     resolved = settings.resolve(app, config or [], named, Path.cwd())
     simulation = resources.plan(resolved, resources.count_cpus(), resources.count_gpus())
     home, folder = Home.of(app), settings.run_folder(resolved)

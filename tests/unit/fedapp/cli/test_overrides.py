@@ -73,6 +73,28 @@ def test_relative_paths_become_absolute(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("key", ["data.source", "output-dir", "resume", "model.source"])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("~nosuchuser/x", "begins with '~nosuchuser', but no account of that name"),
+        ("a\0b", "holds a NUL character"),
+    ],
+)
+def test_a_path_that_cannot_be_is_one_sentence(
+    tmp_path: Path, key: str, value: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        absolute_paths({key: value}, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert "\0" not in str(caught.value)
+
+
+def test_a_settings_file_of_nobody_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="no account of that name"):
+        read_overrides(["~nosuchuser/s.toml"])
+
+
 def test_names_that_are_no_paths_stay(tmp_path: Path) -> None:
     flat = {"data.source": "embedded:heart", "model.source": "org/bert", "resume": ""}
     assert absolute_paths(flat, tmp_path) == flat
