@@ -16,6 +16,7 @@ from fedapp import codec_formats as formats
 from fedapp.adapter import layout_digest
 from fedapp.codec_formats import CODECS, Codec, Shape
 from fedapp.errors import UpdateRefused
+from fedapp.text import clean, shown
 
 # Far above any real adapter, far below what hurts a server: bounds on what a peer can claim.
 MAX_LAYOUT_CHARACTERS = 16 * 2**20
@@ -66,7 +67,7 @@ class Layout:
                     reason="wrong-rank",
                 )
             if type(scaling) is not float or not 0 < scaling < float("inf"):
-                raise _malformed(f"the scaling of '{name}' must be positive, got {scaling!r:.40}")
+                raise _malformed(f"the scaling of '{name}' must be positive, got {shown(scaling)}")
         for name, shape in self.tensors.items():
             _check_shape(name, shape)
         if self.numbers > MAX_NUMBERS:
@@ -75,7 +76,7 @@ class Layout:
                 reason="oversized",
             )
         if not isinstance(self.digest, str) or len(self.digest) != 64 or set(self.digest) - _HEX:
-            raise _malformed(f"the digest must be 64 hexadecimal digits, got {self.digest!r:.80}")
+            raise _malformed(f"the digest must be 64 hexadecimal digits, got {shown(self.digest)}")
 
     def shapes(self) -> dict[str, Shape]:
         """Shape of every array by its name, in wire order (see ``Adapter.arrays``)."""
@@ -139,13 +140,13 @@ class Layout:
         if type(fields["nbytes"]) is not int or fields["nbytes"] != layout.nbytes:
             raise UpdateRefused(
                 f"the layout's arrays take {layout.nbytes} bytes as {layout.codec}, "
-                f"but it claims {fields['nbytes']!r:.40}",
+                f"but it claims {shown(fields['nbytes'])}",
                 reason="wrong-size",
             )
         if fields["layout_digest"] != layout.layout_digest:
             raise UpdateRefused(
                 f"the layout's digest is {layout.layout_digest}, "
-                f"but it claims {fields['layout_digest']!r:.80}",
+                f"but it claims {shown(fields['layout_digest'])}",
                 reason="wrong-digest",
             )
         return layout
@@ -185,20 +186,20 @@ def _no_constant(name: str) -> None:
 
 def _shape(name: str, value: object) -> Shape:
     if not isinstance(value, list):
-        raise _malformed(f"the shape of '{name}' must be a list, got {value!r:.40}")
+        raise _malformed(f"the shape of '{clean(name)}' must be a list, got {shown(value)}")
     return tuple(value)
 
 
 def _pair(name: str, value: object) -> tuple[Shape, Shape, float]:
     if not isinstance(value, list) or len(value) != 3:
-        raise _malformed(f"pair '{name}' must be [shape of B, shape of A, scaling]")
+        raise _malformed(f"pair '{clean(name)}' must be [shape of B, shape of A, scaling]")
     return _shape(name, value[0]), _shape(name, value[1]), value[2]
 
 
 def check_codec(codec: object) -> None:
     if codec not in CODECS:
         raise UpdateRefused(
-            f"the codec must be one of {', '.join(CODECS)}, got {codec!r:.40}",
+            f"the codec must be one of {', '.join(CODECS)}, got {shown(codec)}",
             reason="wrong-codec",
         )
 
@@ -213,7 +214,7 @@ def _check_names(pairs: Mapping[str, object], tensors: Mapping[str, object]) -> 
     for names in (pairs, tensors):
         for name in names:
             if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
-                raise _malformed(f"{name!r:.60} is not an array's name")
+                raise _malformed(f"{shown(name)} is not an array's name")
         if list(names) != sorted(names):
             raise _malformed("its names must be in sorted order")
     taken = {f"{name}.lora_{side}" for name in pairs for side in "AB"}
@@ -224,8 +225,9 @@ def _check_names(pairs: Mapping[str, object], tensors: Mapping[str, object]) -> 
 def _check_shape(name: str, shape: Shape, dimensions: int | None = None) -> None:
     fits = len(shape) == dimensions if dimensions is not None else len(shape) <= MAX_DIMENSIONS
     if not fits or any(type(size) is not int or not 0 < size <= MAX_NUMBERS for size in shape):
+        sizes = ", ".join(shown(size) for size in shape[: MAX_DIMENSIONS + 1])
         raise UpdateRefused(
-            f"array '{name}' has shape {list(shape)!s:.80}; expected "
+            f"array '{name}' has shape [{clean(sizes)}]; expected "
             f"{dimensions or f'at most {MAX_DIMENSIONS}'} positive whole numbers",
             reason="wrong-shape",
         )

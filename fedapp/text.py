@@ -22,6 +22,15 @@ def clean(text: str, longest: int = LONGEST_ECHO) -> str:
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
 
 
+def shown(value: object, longest: int = LONGEST_ECHO) -> str:
+    """Return a foreign value as Python writes it, on one line and cut; of a list its type.
+
+    A value that is nested almost as deeply as Python can read cannot be written any more.
+    """
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return clean(repr(value), longest) if plain else f"of type {type(value).__name__}"
+
+
 def site_name(name: str) -> str:
     """Return the name of a site if it is one.
 

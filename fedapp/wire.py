@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationError
 
 from fedapp.codec import Layout, Packed
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import WireError
-from fedapp.exchange import Action, Failure, Instruction, Reply, SiteName
-from fedapp.text import clean
+from fedapp.exchange import Action, Failure, Instruction, Reply, RunIdentity, SiteName
+from fedapp.text import clean, shown
 
 MESSAGE_TYPES: dict[Action, str] = {
     Action.DESCRIBE: "query",
@@ -52,7 +52,7 @@ class _Model(BaseModel):
 class _InstructionHeader(_Model):
     wire: int
     action: Action
-    site: str
+    site: SiteName
     config: dict[str, Scalar]
     round: int
     layouts: dict[str, str]
@@ -60,6 +60,8 @@ class _InstructionHeader(_Model):
     splits: tuple[str, ...]
     personal_splits: tuple[str, ...]
     progress_file: str
+    run: RunIdentity
+    state_folder: str
 
 
 class _FailureHeader(_Model):
@@ -87,7 +89,8 @@ class _DescribeHeader(_Model):
 
 class _DescriptionsHeader(_Model):
     wire: int
-    replies: list[_ReplyHeader]
+    # A report of everything that is wrong in thousands of replies would be a thousand times as long.
+    replies: Annotated[list[_ReplyHeader], FailFast()]
 
 
 class PayloadCache:
@@ -121,6 +124,8 @@ def instruction_to_content(
         "splits": list(instruction.splits),
         "personal_splits": list(instruction.personal_splits),
         "progress_file": instruction.progress_file,
+        "run": instruction.run,
+        "state_folder": instruction.state_folder,
     }
     return _content(header, instruction.payloads, cache or PayloadCache())
 
@@ -148,6 +153,8 @@ def content_to_instruction(content: RecordDict) -> Instruction:
         splits=header.splits,
         personal_splits=header.personal_splits,
         progress_file=header.progress_file,
+        run=header.run,
+        state_folder=header.state_folder,
     )
 
 
@@ -272,7 +279,7 @@ def _header(content: RecordDict, model: type[_H]) -> _H:
     version = data.get("wire") if isinstance(data, dict) else None
     if version != WIRE_VERSION:
         raise WireError(
-            f"the message has format {_shown(version)}, expected {WIRE_VERSION}; "
+            f"the message has format {shown(version)}, expected {WIRE_VERSION}; "
             "run the same fedapp version everywhere"
         )
     try:
@@ -336,12 +343,6 @@ def _check_values(data: Any) -> None:
             waiting.extend(value)
             if isinstance(value, dict):
                 waiting.extend(value.values())
-
-
-def _shown(value: Any) -> str:
-    """Return a value as Python writes it, if it is short, else its type."""
-    plain = value is None or isinstance(value, bool | int | float | str)
-    return clean(repr(value)) if plain else f"of type {type(value).__name__}"
 
 
 def _payloads(content: RecordDict, layouts: Mapping[str, str]) -> dict[str, Packed]:
