@@ -15,6 +15,7 @@ from fedapp.text import site_name
 
 Metrics = Mapping[str, float]
 SiteName = Annotated[str, AfterValidator(site_name)]
+RunIdentity = Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 
 
@@ -51,6 +52,11 @@ class Instruction:
         For TRAIN, splits to evaluate the personal model on besides ``splits``.
     progress_file : str
         In a simulation, a file on the shared disk for progress events; else empty.
+    run : str
+        Identity of the run, 32 hexadecimal digits: drawn when it begins, kept when it is resumed.
+        Empty if nobody keeps it (Flower's own loop): sites then keep nothing between rounds.
+    state_folder : str
+        In a simulation, the folder for what sites keep between rounds; else the site's own.
     """
 
     action: Action
@@ -62,6 +68,8 @@ class Instruction:
     splits: tuple[str, ...] = ("validation",)
     personal_splits: tuple[str, ...] = ()
     progress_file: str = ""
+    run: str = ""
+    state_folder: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Every file is either the old or the new version, except ``metrics.jsonl``, which
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import fedapp
-from fedapp.atomic import sync_folder, write_bytes, write_text
+from fedapp.atomic import overwrite, sync_folder, write_bytes
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.paths import user_path
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 State = Literal["running", "completed", "failed", "stopped"]
 
@@ -83,6 +86,20 @@ class RunFolder:
                 "run printed"
             )
         return cls(resolved)
+
+    def check_adapter(self) -> None:
+        """Find out before the rounds whether ``adapter/`` can be written after them.
+
+        Raises
+        ------
+        CheckpointError
+            If it is a link or a file.
+        """
+        if self.adapter.is_symlink() or (self.adapter.exists() and not self.adapter.is_dir()):
+            raise CheckpointError(
+                f"{self.adapter} is a {'link' if self.adapter.is_symlink() else 'file'}, expected "
+                "a folder or nothing; move it away and resume"
+            )
 
     def point_latest(self) -> None:
         """Point the symbolic link ``latest`` beside the folder at it."""
@@ -177,10 +194,45 @@ class RunFolder:
         """Write ``status.json``; without ``run_id`` the one that is there stays."""
         if run_id is None:
             run_id = self.read_status().get("run_id", 0)
-        _write_json(
-            self.status_file,
-            {"state": state, "error": error, "exit_code": exit_code, "run_id": run_id},
+        self._write_status(
+            {"state": state, "error": error, "exit_code": exit_code, "run_id": run_id}
         )
+
+    def begin_status(self, run_id: int) -> None:
+        """Write that the run runs, and keep beside it the status of one that was completed.
+
+        Until `write_status` drops it, the run to resume is as it was; see `end_status`.
+        """
+        try:
+            earlier = self.read_status()
+        except ValueError:  # cut short
+            earlier = {}
+        earlier = earlier.get("earlier") or earlier
+        kept = {"earlier": earlier} if earlier.get("state") == "completed" else {}
+        self._write_status(
+            {"state": "running", "error": None, "exit_code": 0, "run_id": run_id, **kept}
+        )
+
+    def end_status(self, state: State, error: str, exit_code: int, run_id: int) -> None:
+        """Write how a run ended that did not complete.
+
+        A completed run whose resumption was refused stays completed, since nothing in it was
+        changed; ``refused`` tells the reason.
+        """
+        earlier = self.read_status().get("earlier")
+        if not isinstance(earlier, dict):
+            self.write_status(state, error, exit_code, run_id)
+            return
+        refused = {"error": error, "exit_code": exit_code, "run_id": run_id}
+        self._write_status({**earlier, "refused": refused})
+
+    def _write_status(self, status: Mapping[str, Any]) -> None:
+        try:
+            _write_json(self.status_file, status)
+        except OSError as error:
+            if error.errno not in _FULL or not self.status_file.is_file():
+                raise
+            overwrite(self.status_file, _json(status))
 
     def read_status(self) -> dict[str, Any]:
         """Return ``status.json``, or an empty dict if there is none."""
@@ -236,7 +288,11 @@ def _is_bad(value: Any) -> bool:
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+    write_bytes(path, _json(data))
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, indent=2, allow_nan=False) + "\n").encode()
 
 
 def _named(path: Path) -> Path:

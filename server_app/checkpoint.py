@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from fedapp.atomic_folder import write_folder
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.state import State, join_state, split_state
+from fedapp.tensor_file import Piece, safetensors_pieces
 from server_app.log import warn
 
-FORMAT = 1
+FORMAT = 2
 _TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"
 _NAME = re.compile(r"round-(\d{6,})")
 _LEFTOVER = re.compile(r"\.round-\d{6,}\.")  # of `write_folder`, when it was killed
@@ -39,6 +42,8 @@ class Checkpoint:
     ----------
     round : int
         The last round that is complete; 0: the initial model, before round 1.
+    run : str
+        Identity of the run, by which sites find what they kept.
     settings : dict
         The run's settings, flat.
     roster : dict
@@ -54,6 +59,7 @@ class Checkpoint:
     """
 
     round: int
+    run: str
     settings: dict[str, Scalar]
     roster: dict[str, Any]
     sampler: dict[str, Any]
@@ -65,6 +71,8 @@ class Checkpoint:
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write a checkpoint and remove all but the ``keep`` newest.
 
+    Tensors go to disk from where they are, and are hashed there meanwhile: nothing is copied.
+
     Raises
     ------
     OSError
@@ -74,6 +82,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     described = {
         "format": FORMAT,
         "round": checkpoint.round,
+        "run": checkpoint.run,
         "settings": checkpoint.settings,
         "roster": checkpoint.roster,
         "sampler": checkpoint.sampler,
@@ -81,21 +90,36 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         "totals": checkpoint.totals,
         "metrics_size": checkpoint.metrics_size,
     }
-    files = {_TENSORS: save(tensors), _STATE: json.dumps(described, allow_nan=False).encode()}
-    manifest = {
-        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for name, data in files.items()
+    files: dict[str, Sequence[Piece]] = {
+        _TENSORS: safetensors_pieces(tensors),
+        _STATE: [json.dumps(described, allow_nan=False).encode()],
     }
-    files[_MANIFEST] = json.dumps(manifest, indent=2).encode()
 
     def fill(temporary: Path) -> None:
-        for name, data in files.items():
-            (temporary / name).write_bytes(data)
+        manifest = {name: _write(temporary / name, pieces) for name, pieces in files.items()}
+        (temporary / _MANIFEST).write_bytes(json.dumps(manifest, indent=2).encode())
 
     target = _own_folder(folder) / _folder_name(checkpoint.round)
     write_folder(target, fill)
     _prune(folder, checkpoint.round, keep)
     return target
+
+
+def _write(path: Path, pieces: Sequence[Piece]) -> dict[str, Any]:
+    """Write and flush a file; return its entry in the manifest."""
+    with ThreadPoolExecutor(1) as pool, path.open("xb") as stream:
+        digest = pool.submit(_sha256, pieces)
+        stream.writelines(pieces)
+        stream.flush()
+        os.fsync(stream.fileno())
+        return {"bytes": stream.tell(), "sha256": digest.result()}
+
+
+def _sha256(pieces: Sequence[Piece]) -> str:
+    sha = hashlib.sha256()
+    for piece in pieces:
+        sha.update(piece)
+    return sha.hexdigest()
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint:
@@ -115,6 +139,13 @@ def newest_checkpoint(folder: Path) -> Checkpoint:
             broken.append(path.name)
     found = f"all are broken: {', '.join(broken)}" if broken else "there is none"
     raise CheckpointError(f"no usable checkpoint in {folder} ({found}); start a new run")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a process that was killed while it wrote a checkpoint has left in ``folder``."""
+    for path in _own_folder(folder).iterdir() if folder.is_dir() else ():
+        if _LEFTOVER.match(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -146,6 +177,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             )
         return Checkpoint(
             round=described["round"],
+            run=described["run"],
             settings=described["settings"],
             roster=described["roster"],
             sampler=described["sampler"],
@@ -240,12 +272,10 @@ def _prune(folder: Path, newest: int, keep: int) -> None:
     # Later rounds can exist only when a damaged one was passed over; they are of no use any more.
     stale = [path for number, path in rounds.items() if number > newest]
     old = sorted(number for number in rounds if number <= newest)[:-keep]
-    leftovers = [path for path in folder.iterdir() if _LEFTOVER.match(path.name)]
     for path in [*stale, *(rounds[number] for number in old)]:
         if {entry.name for entry in path.iterdir()} <= {_TENSORS, _STATE, _MANIFEST}:
             shutil.rmtree(path, ignore_errors=True)
-    for path in leftovers:
-        shutil.rmtree(path, ignore_errors=True)
+    remove_leftovers(folder)
 
 
 def _own_folder(folder: Path) -> Path:

@@ -74,7 +74,7 @@ def configure_train(
         strategy.adapter = from_arrays(arrays, strategy.adapter)
     sites = roster.largest_first(sample(roster.sites, strategy.config, round))
     packer = Packer(strategy.config)
-    return _messages(train_instructions(strategy, round, sites, packer, ""), strategy, roster)
+    return _messages(train_instructions(strategy, round, sites, packer), strategy, roster)
 
 
 def configure_evaluate(

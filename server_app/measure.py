@@ -14,7 +14,7 @@ from server_app.collect import Tick, collect
 from server_app.log import warn
 from server_app.metrics import Row, site_rows
 from server_app.roster import Roster
-from server_app.training_round import Packer, site_config
+from server_app.training_round import NOWHERE, Packer, RunPlace, site_config
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Measurement:
     action: Action
     splits: tuple[str, ...]
     timeout: float
-    progress_file: str = ""
+    place: RunPlace = NOWHERE
 
 
 def measure(
@@ -56,7 +56,9 @@ def measure(
             round=rounds,
             payloads=packer.pack(adapters),
             splits=what.splits,
-            progress_file=what.progress_file,
+            run=what.place.run,
+            progress_file=what.place.progress_file,
+            state_folder=what.place.state_folder,
         )
         for site, adapters in payloads.items()
     ]

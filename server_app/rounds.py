@@ -6,9 +6,10 @@ on every wait, names whoever is missing, and continues from a checkpoint bit for
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from server_app.progress import Progress
 from server_app.roster import Roster
 from server_app.sampling import sample, training_sites
 from server_app.strategies.base import BaseStrategy
-from server_app.training_round import TrainingRound
+from server_app.training_round import RunPlace, TrainingRound
 
 OnRound = Callable[[int, Adapter], None]
 
@@ -57,7 +58,8 @@ class RoundLoop:
     folder : RunFolder
         Of a new run, or of the run to resume.
     simulated : bool
-        Whether the sites share this machine's disk, so that they can report progress in a file.
+        Whether the sites share this machine's disk, so that they can report progress in a file and
+        keep what they remember in the run folder.
     replace_initial : callable, optional
         Takes the sites' initial adapter and returns the one to begin with.
     on_round : callable, optional
@@ -77,7 +79,11 @@ class RoundLoop:
         self._started = time.monotonic()
         self._earlier_seconds = 0.0
         path = self.folder.progress_file if self.simulated else None
-        self._progress_file = str(path) if path else ""
+        self._place = RunPlace(
+            run=secrets.token_hex(16),
+            progress_file=str(path) if path else "",
+            state_folder=str(self.folder.sites) if self.simulated else "",
+        )
         self._progress = Progress(path, self.config.federation.progress_interval)
         self._initial: Adapter | None = None
         self._missing: dict[str, str] = {}
@@ -118,6 +124,10 @@ class RoundLoop:
         return saved
 
     def _begin(self, roster: Roster) -> int:
+        if not self.config.train.threads:
+            # Sums depend on their number, so that a resumption on other cores must have the same.
+            pinned = {"train.threads": roster.reference.threads}
+            self.config = self.strategy.config = self.config.with_changes(pinned)
         initial = self._initial_adapter(roster)
         if self.replace_initial is not None:
             initial = self.replace_initial(initial)
@@ -136,6 +146,8 @@ class RoundLoop:
                 "resume with the same fedapp and numpy versions"
             )
         self.strategy.load_state_dict(saved.strategy)
+        self._place = replace(self._place, run=saved.run)
+        self.folder.write_status("running")  # nothing was changed until here, see `end_status`
         # Some settings may differ now (`fedapp.config.NEUTRAL`); the next resume begins with them.
         place = {"name": self.folder.path.name, "output-dir": str(self.folder.path.parent)}
         self._write_config(self.config.with_changes({**place, "resume": ""}), roster)
@@ -171,9 +183,7 @@ class RoundLoop:
         title = f"round {round}/{self.config.federation.rounds}"
         log(f"{title} · asking {names(asked)}")
         self._progress.phase(title, asked, self._share(round - 1), self._share(round))
-        training = TrainingRound(
-            self.grid, self.strategy, roster, self._progress_file, self._progress.tick
-        )
+        training = TrainingRound(self.grid, self.strategy, roster, self._place, self._progress.tick)
         result = training.run(round, asked)
         rows = round_rows(result, round, time.monotonic() - started)
         self._append(rows, round)
@@ -216,7 +226,7 @@ class RoundLoop:
         timeout: float,
         splits: tuple[str, ...],
     ) -> None:
-        what = Measurement(action, splits, timeout, self._progress_file)
+        what = Measurement(action, splits, timeout, self._place)
         tick = self._progress.tick
         measured = measure(self.grid, self.config, roster, what, payloads, tick)
         for key in ("training_seconds", "bytes_up", "bytes_down"):
@@ -254,6 +264,7 @@ class RoundLoop:
         self._count_time()
         checkpoint = Checkpoint(
             round=round,
+            run=self._place.run,
             settings=self.config.to_flat(),
             roster=roster.digests(),
             sampler=self._sampler(round, roster),

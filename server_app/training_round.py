@@ -34,6 +34,18 @@ class RoundResult:
     bytes_up: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class RunPlace:
+    """Which run it is and where its files are, see `fedapp.exchange.Instruction`."""
+
+    run: str = ""
+    progress_file: str = ""
+    state_folder: str = ""
+
+
+NOWHERE = RunPlace()
+
+
 class Packer:
     """Packs adapters for the wire, the same object only once."""
 
@@ -67,7 +79,11 @@ def personal_splits(config: RunConfig, round: int) -> tuple[str, ...]:
 
 
 def train_instructions(
-    strategy: BaseStrategy, round: int, sites: Iterable[str], packer: Packer, progress_file: str
+    strategy: BaseStrategy,
+    round: int,
+    sites: Iterable[str],
+    packer: Packer,
+    place: RunPlace = NOWHERE,
 ) -> list[Instruction]:
     """Return what each site is asked in a training round."""
     config = site_config(strategy.config)
@@ -81,7 +97,9 @@ def train_instructions(
             settings=strategy.settings(round, site),
             splits=("validation",),
             personal_splits=personal_splits(config, round),
-            progress_file=progress_file,
+            run=place.run,
+            progress_file=place.progress_file,
+            state_folder=place.state_folder,
         )
         for site in sites
     ]
@@ -168,8 +186,7 @@ class TrainingRound:
     grid : Grid
     strategy : BaseStrategy
     roster : Roster
-    progress_file : str
-        See `fedapp.exchange.Instruction`.
+    place : RunPlace, optional
     tick : callable, optional
         Called while waiting.
     """
@@ -179,11 +196,11 @@ class TrainingRound:
         grid: Grid,
         strategy: BaseStrategy,
         roster: Roster,
-        progress_file: str = "",
+        place: RunPlace = NOWHERE,
         tick: Tick | None = None,
     ) -> None:
         self._grid, self._strategy, self._roster = grid, strategy, roster
-        self._progress_file, self._tick = progress_file, tick
+        self._place, self._tick = place, tick
         self._federation = strategy.config.federation
 
     def run(self, round: int, asked: list[str]) -> RoundResult:
@@ -243,7 +260,7 @@ class TrainingRound:
             round,
             self._roster.largest_first(sites),
             packer,
-            self._progress_file,
+            self._place,
         )
         collected = collect(
             self._grid,

@@ -42,6 +42,8 @@ def _instruction() -> Instruction:
         splits=("validation",),
         personal_splits=("validation", "test"),
         progress_file="/tmp/p.jsonl",
+        run="0123456789abcdef" * 2,
+        state_folder="/tmp/sites",
     )
 
 
@@ -76,6 +78,7 @@ def test_an_instruction_survives_the_wire() -> None:
     assert [type(v) for v in got.settings.values()] == [float, bool, int, str]
     assert (got.splits, got.progress_file) == (sent.splits, sent.progress_file)
     assert got.personal_splits == sent.personal_splits
+    assert (got.run, got.state_folder) == (sent.run, sent.state_folder)
     assert got.payloads["adapter"].unpack().digest() == ADAPTER.digest()
     assert got.payloads["basis"].layout == sent.payloads["basis"].layout
 

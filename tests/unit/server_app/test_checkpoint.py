@@ -28,6 +28,7 @@ def _checkpoint(round: int) -> Checkpoint:
     adapter = initial_adapter(CONFIG.with_changes({"seed": round}))
     return Checkpoint(
         round=round,
+        run="0123456789abcdef" * 2,
         settings=CONFIG.to_flat(),
         roster={"label map": ["a", "b"], "records": {"A": {"train": 3}}},
         sampler={"seed": 0, "next": ["A"]},
@@ -54,7 +55,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert np.array_equal(got.strategy["counts"], np.arange(5))
     assert got.strategy["counts"].dtype == np.int64
     assert got.strategy["note"] == sent.strategy["note"]
-    for key in ("round", "settings", "roster", "sampler", "totals", "metrics_size"):
+    for key in ("round", "run", "settings", "roster", "sampler", "totals", "metrics_size"):
         assert getattr(got, key) == getattr(sent, key)
 
 
@@ -124,7 +125,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "other json": (_replace("state.json", b"{}"), "state.json has 2 bytes that do not match"),
     "broken manifest": (_replace("manifest.json", b"{"), "cannot be read"),
     "empty manifest": (_replace("manifest.json", b"{}"), "cannot be read"),
-    "newer format": (_resealed(lambda s: s.update(format=2)), "has format 2, expected 1"),
+    "newer format": (_resealed(lambda s: s.update(format=3)), "has format 3, expected 2"),
     "missing key": (_resealed(lambda s: s.pop("sampler") and None), "cannot be read: 'sampler'"),
     "other shape": (_resealed(_longer), r"has shape \[2, 6\], expected \[99, 1\]"),
     "no folder": (shutil.rmtree, "is incomplete"),
