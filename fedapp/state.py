@@ -27,10 +27,10 @@ def split_state(state: Mapping[str, Any]) -> tuple[Tensors, dict[str, Any]]:
         if isinstance(value, Adapter):
             described[key] = {"kind": "adapter", "layout": value.layout()}
             for name, array in value.arrays():
-                tensors[f"{key}{_SEPARATOR}{name}"] = np.ascontiguousarray(array)
+                tensors[f"{key}{_SEPARATOR}{name}"] = np.asarray(array, order="C")
         elif isinstance(value, np.ndarray):
             described[key] = {"kind": "array"}
-            tensors[key] = np.ascontiguousarray(value)
+            tensors[key] = np.asarray(value, order="C")  # keeps a 0-d array 0-d
         else:
             described[key] = {"kind": "json", "value": value}
     return tensors, described
