@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -153,15 +154,19 @@ def test_if_all_are_broken_each_is_named(
     assert capsys.readouterr().out.count("is damaged") == 2
 
 
+@pytest.mark.parametrize("flushed", range(6))
 def test_a_failing_write_leaves_the_earlier_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: int
 ) -> None:
     write_checkpoint(tmp_path, _checkpoint(1), keep=1)
+    left = [None] * flushed
 
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
+    def full(handle: int) -> None:
+        if not left:
+            raise OSError(28, "No space left on device")
+        left.pop()
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_checkpoint(tmp_path, _checkpoint(2), keep=1)
     assert [p.name for p in tmp_path.iterdir()] == ["round-000001"]
