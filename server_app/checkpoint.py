@@ -27,7 +27,7 @@ from fedapp.state import State, join_state, split_state
 from fedapp.tensor_file import Piece, safetensors_pieces
 from server_app.log import warn
 
-FORMAT = 1
+FORMAT = 2
 _TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"
 _NAME = re.compile(r"round-(\d{6,})")
 _LEFTOVER = re.compile(r"\.round-\d{6,}\.")  # of `write_folder`, when it was killed
@@ -42,6 +42,8 @@ class Checkpoint:
     ----------
     round : int
         The last round that is complete; 0: the initial model, before round 1.
+    run : str
+        Identity of the run, by which sites find what they kept.
     settings : dict
         The run's settings, flat.
     roster : dict
@@ -57,6 +59,7 @@ class Checkpoint:
     """
 
     round: int
+    run: str
     settings: dict[str, Scalar]
     roster: dict[str, Any]
     sampler: dict[str, Any]
@@ -79,6 +82,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     described = {
         "format": FORMAT,
         "round": checkpoint.round,
+        "run": checkpoint.run,
         "settings": checkpoint.settings,
         "roster": checkpoint.roster,
         "sampler": checkpoint.sampler,
@@ -173,6 +177,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             )
         return Checkpoint(
             round=described["round"],
+            run=described["run"],
             settings=described["settings"],
             roster=described["roster"],
             sampler=described["sampler"],
