@@ -49,7 +49,7 @@ def safetensors_pieces(tensors: Mapping[str, NDArray[Any]]) -> list[Piece]:
             "shape": list(array.shape),
             "data_offsets": [offset, offset + array.nbytes],
         }
-        pieces.append(memoryview(array.reshape(-1).view(np.uint8)))
+        pieces.append(array.reshape(-1).view(np.uint8).data)
         offset += array.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
