@@ -8,11 +8,14 @@ from pathlib import Path
 
 from fedapp.errors import FedappError, TrainingError
 from fedapp.exchange import Failure
+from fedapp.text import clean
 
 log = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("client_app", "fedapp")
+LONGEST = 2000
+"""Most characters of a sentence that leaves."""
 
 
 def to_failure(error: Exception, site: str, round: int) -> Failure:
@@ -30,6 +33,7 @@ def to_failure(error: Exception, site: str, round: int) -> Failure:
     if isinstance(error, FedappError):
         where = error.round if error.round is not None else (round or None)
         sentence = str(FedappError(error.message, site=error.site or site, round=where))
+        sentence = clean(sentence, LONGEST)  # it may quote the coordinator
         log.warning("%s: %s", type(error).__name__, sentence)
         return Failure(type(error).__name__, sentence)
     log.error("site %s, round %d: unexpected error", site, round, exc_info=error)
