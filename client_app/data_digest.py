@@ -12,6 +12,7 @@ from pathlib import Path
 
 from client_app.data import SiteData
 from client_app.data.checks import content_digest
+from client_app.data.schemas import schema_class
 from fedapp.cache import cache_folder
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ _KEY_BYTES = 32
 
 
 def data_digest(data: SiteData) -> str:
-    """Return a keyed SHA-256 (HMAC) over the site's texts and labels, whatever their order.
+    """Return a keyed SHA-256 (HMAC) over all that the site's records say, in any order.
 
     It does not depend on how the records are dealt to the splits. Who has only the digest cannot
     test a guess about the records: the key is random and never leaves this machine.
@@ -37,8 +38,9 @@ def data_digest(data: SiteData) -> str:
     except OSError as error:
         log.warning("no digest of the records: the key cannot be kept (%s)", error)
         return ""
+    schema = schema_class(data.task)
     marks = sorted(
-        content_digest(record["text"]) + content_digest(data.label_map[record["label"]])
+        b"".join(map(content_digest, schema.marks(record, data.label_map)))
         for records in data.splits.values()
         for record in records
     )

@@ -62,7 +62,7 @@ def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[s
 
 
 def _cached(config: RunConfig, name: str, load: Callable[[], dict[str, Site]]) -> dict[str, Site]:
-    key = (config.data, config.seed, config.federation.held_out, name)
+    key = (config.data, config.model.task, config.seed, config.federation.held_out, name)
     if key not in _SITES:
         loaded = load()
         _SITES.clear()  # other settings mean another run

@@ -47,6 +47,8 @@ NEUTRAL = frozenset(
         "federation.local-only",
         "federation.keep-checkpoints",
         "federation.progress-interval",
+        "train.generate-tokens",
+        "train.generate-examples",
     }
 )
 """Settings that do not change the rounds already computed, so that a resumed run may have others:
@@ -103,12 +105,17 @@ class ModelSection(_Section):
     source: str = _setting(
         "embedded:minilm", "base model: embedded:NAME, a hub name, or a local folder"
     )
-    task: Literal["sequence-classification"] = _setting(
+    task: Literal["sequence-classification", "causal-lm", "multiple-choice"] = _setting(
         "sequence-classification", "what the model learns to do"
     )
     max_length: int = _setting(128, "longest input; longer ones are cut", "tokens", ge=8, le=131072)
     quantization: Literal["none", "4bit"] = _setting(
         "none", "precision of the frozen base weights; 4bit needs CUDA and the cuda extra"
+    )
+    choice_length: Literal["tokens", "characters"] = _setting(
+        "tokens",
+        "multiple choice with a decoder: what the log-likelihood of a choice is divided by; "
+        "characters is the acc_norm by which HellaSwag is reported",
     )
 
 
@@ -130,6 +137,22 @@ class DataSection(_Section):
     )
     text_column: str = _setting("text", "column with the input text")
     label_column: str = _setting("label", "column with the label")
+    prompt_column: str = _setting("prompt", "column with what a language model is asked")
+    response_column: str = _setting("response", "column with what it is to answer")
+    messages_column: str = _setting(
+        "messages",
+        "column with a chat as a list of {role, content}, the assistant's last; read where the "
+        "source lacks prompt or response",
+    )
+    context_column: str = _setting("context", "column with the question or beginning of a text")
+    choices_column: str = _setting("choices", "column with the list of 2 to 16 choices")
+    answer_column: str = _setting(
+        "answer", "column with the right choice: its number from 0, or its text"
+    )
+    stratum_column: str = _setting(
+        "",
+        "column that dirichlet and the splits go by where there is no label; empty: none",
+    )
     site_column: str = _setting("site", "column with the hospital, for partition=natural")
     labels: Names = _setting("", "labels in their order; empty: the sorted values found")
     partition: Literal["natural", "dirichlet", "iid"] = _setting(
@@ -171,6 +194,16 @@ class TrainSection(_Section):
     max_steps: int = _setting(0, "most optimiser steps per round; 0: no limit", "steps", ge=0)
     batch_size: int = _setting(16, "records per forward pass", "records", ge=1, le=65536)
     eval_batch_size: int = _setting(64, "records per evaluation pass", "records", ge=1, le=65536)
+    generate_tokens: int = _setting(
+        32,
+        "most tokens that a causal-lm writes for an evaluation record; 0: nothing is generated",
+        "tokens",
+        ge=0,
+        le=8192,
+    )
+    generate_examples: int = _setting(
+        64, "most records of a split that it writes for; 0: all", "records", ge=0
+    )
     gradient_accumulation: int = _setting(1, "batches per optimiser step", "batches", ge=1)
     clip_norm: float = _setting(1.0, "largest global gradient norm; 0: no clipping", ge=0)
     length_grouping: bool = _setting(
@@ -201,7 +234,12 @@ class FederationSection(_Section):
     round_timeout: float = _setting(1800.0, "longest wait for a round's replies", "s", gt=0)
     max_round_retries: int = _setting(2, "repeats of a round with too few replies", ge=0)
     max_payload_mb: float = _setting(512.0, "largest update accepted", "MB", gt=0, le=1e6)
-    codec: Literal["fp32", "bf16", "int8"] = _setting("fp32", "number format on the wire")
+    codec: Literal["fp32", "bf16", "int8"] = _setting(
+        "fp32", "number format of the sites' updates; the model goes to them in fp32"
+    )
+    error_feedback: bool = _setting(
+        True, "a site adds to its next update what bf16 or int8 took from its last one"
+    )
     held_out: Names = _setting("", "sites that never train; the final model is tested there")
     local_only: bool = _setting(True, "also train every site alone, for comparison")
     keep_checkpoints: int = _setting(2, "newest checkpoints kept", ge=1, le=1000)
@@ -323,6 +361,16 @@ class RunConfig(_Section):
             raise ConfigError(
                 "data.validation-fraction + data.test-fraction must stay below 1, got "
                 f"{self.data.validation_fraction} + {self.data.test_fraction}"
+            )
+        if self.data.labels and self.model.task != "sequence-classification":
+            raise ConfigError(
+                f"data.labels names labels, but model.task is {self.model.task}, which has none; "
+                "leave data.labels empty, or set model.task to sequence-classification"
+            )
+        if self.model.task == "causal-lm" and self.train.generate_tokens >= self.model.max_length:
+            raise ConfigError(
+                "train.generate-tokens must stay below model.max-length, which prompt and answer "
+                f"share, got {self.train.generate_tokens} and {self.model.max_length}"
             )
         if not self.lora.targets:
             raise ConfigError("lora.targets is empty; name at least one linear layer")

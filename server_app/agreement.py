@@ -12,10 +12,10 @@ import fedapp
 from fedapp.config import RunConfig
 from fedapp.errors import HandshakeError
 from fedapp.exchange import SiteDescription
+from fedapp.tasks import task_info
 from fedapp.text import clean
 from server_app.roster import Member
 
-_PEFT_TASKS = {"sequence-classification": "SEQ_CLS"}
 _SHORTENED = 20
 _LONGEST_BASE = 512
 _LONGEST_SHOWN = 200
@@ -89,9 +89,10 @@ def _peft_fields(config: RunConfig, keys: Iterable[str]) -> list[_Field]:
     # PEFT writes many names of layers in a shorter form; all sites must then have the same one.
     targets = sorted(config.lora.targets) if len(config.lora.targets) < _SHORTENED else None
 
+    types = task_info(config).peft_types  # with several, the sites' base models decide
     expected = {
         "peft_type": "LORA",
-        "task_type": _PEFT_TASKS[config.model.task],
+        "task_type": types[0] if len(types) == 1 else None,
         "r": config.lora.rank,
         "lora_alpha": config.lora.alpha,
         "target_modules": targets,

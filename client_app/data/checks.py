@@ -10,6 +10,7 @@ import hashlib
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from client_app.data.schemas import schema_class
 from client_app.data.site_data import SiteData
 from client_app.data.table import Table
 from fedapp.errors import DataError
@@ -22,7 +23,7 @@ def content_digest(text: str) -> bytes:
 
 
 def find_duplicates(texts: Sequence[str]) -> dict[int, int]:
-    """Map the index of every repeated text to the index of its first occurrence."""
+    """Map the index of every repeated content to the index of its first occurrence."""
     first: dict[bytes, int] = {}
     repeated: dict[int, int] = {}
     for index, text in enumerate(texts):
@@ -78,7 +79,8 @@ def check_site(data: SiteData, *, one_class: str) -> None:
     Raises
     ------
     DataError
-        For an empty split, a record in two splits, or a training split with one label.
+        For an empty split, a record in two splits, or, where there are labels, a training split
+        with one of them.
     """
     total = sum(map(len, data.splits.values()))
     for name, records in data.splits.items():
@@ -88,13 +90,15 @@ def check_site(data: SiteData, *, one_class: str) -> None:
                 f"{total}; add records or change data.validation-fraction and data.test-fraction",
                 site=data.site,
             )
+    content = schema_class(data.task).content
     check_disjoint(
-        {name: [r["text"] for r in records] for name, records in data.splits.items()},
+        {name: list(map(content, records)) for name, records in data.splits.items()},
         "splits",
         data.site,
     )
-    labels = {record["label"] for record in data.splits["train"]}
-    if len(labels) < 2 and one_class == "refuse":
+    if not data.label_map or one_class == "allow":
+        return
+    if len({record["label"] for record in data.splits["train"]}) < 2:
         raise DataError(
             "the training records all carry one label: expected at least 2 labels; leave the site "
             "out, or set data.one-class to allow",

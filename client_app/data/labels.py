@@ -37,7 +37,7 @@ def resolve_label_map(table: Table, wanted: tuple[str, ...], *, may_find: bool =
             "data.labels is empty: a deployed site does not send labels that it finds in its "
             "records, so name all labels in data.labels, in one order for all sites"
         )
-    labels = list(wanted or table.label_map or _sorted(set(table.labels)))
+    labels = list(wanted or table.label_map or _sorted(set(table.strata)))
     where = f"{table.name}, column '{table.label_column}'"
     if len(labels) < 2:
         raise DataError(

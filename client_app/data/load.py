@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from client_app.data.checks import check_disjoint, check_held_out, check_site, find_duplicates
 from client_app.data.labels import not_in_map, resolve_label_map
 from client_app.data.partition import deal
+from client_app.data.schemas import schema_class
 from client_app.data.site_data import Record, SiteData
 from client_app.data.sources import read_table
 from client_app.data.splits import stratified_splits, subsample
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 class _Dealt:
     table: Table
     label_map: list[str]
-    labels: list[int]
+    strata: list[int]
     sites: dict[str, list[int]]
     duplicates: dict[int, int]
 
@@ -79,17 +80,13 @@ def load_site(config: RunConfig, site: str, *, find_labels: bool = True) -> Site
 
 
 def _deal(config: RunConfig, find_labels: bool = True) -> _Dealt:
-    table = read_table(config.data)
+    table = read_table(config)
     if not len(table):
         raise DataError(f"{table.name} holds no records: expected at least 1; check data.source")
     check_held_out(table, config.federation.held_out)
-    label_map = resolve_label_map(table, config.data.labels, may_find=find_labels)
-    index = {label: number for number, label in enumerate(label_map)}
-    for row, label in enumerate(table.labels):
-        if label not in index:
-            raise not_in_map(label, table, row + 1, table.sites[row] if table.sites else None)
-    labels = [index[label] for label in table.labels]
-    duplicates = find_duplicates(table.texts)
+    labelled = schema_class(config.model.task).labelled
+    label_map, strata = _labels(table, config, find_labels) if labelled else ([], _numbers(table))
+    duplicates = find_duplicates(table.contents)
     if duplicates and config.data.duplicates == "refuse":
         row, first = next(iter(duplicates.items()))
         raise DataError(
@@ -99,9 +96,26 @@ def _deal(config: RunConfig, find_labels: bool = True) -> _Dealt:
             site=table.sites[row] if table.sites else None,
         )
     kept = [row for row in range(len(table)) if row not in duplicates]
-    sites = dict(sorted(deal(table, labels, kept, config.data, config.seed).items()))
-    check_disjoint({site: [table.texts[i] for i in rows] for site, rows in sites.items()}, "sites")
-    return _Dealt(table, label_map, labels, sites, duplicates)
+    sites = dict(sorted(deal(table, strata, kept, config.data, config.seed).items()))
+    contents = table.contents
+    check_disjoint({site: [contents[i] for i in rows] for site, rows in sites.items()}, "sites")
+    return _Dealt(table, label_map, strata, sites, duplicates)
+
+
+def _labels(table: Table, config: RunConfig, may_find: bool) -> tuple[list[str], list[int]]:
+    """Return the label map and every record's index into it."""
+    label_map = resolve_label_map(table, config.data.labels, may_find=may_find)
+    index = {label: number for number, label in enumerate(label_map)}
+    for row, label in enumerate(table.strata):
+        if label not in index:
+            raise not_in_map(label, table, row + 1, table.sites[row] if table.sites else None)
+    return label_map, [index[label] for label in table.strata]
+
+
+def _numbers(table: Table) -> list[int]:
+    """Number the strata of a task without labels."""
+    index = {stratum: number for number, stratum in enumerate(sorted(set(table.strata)))}
+    return [index[stratum] for stratum in table.strata]
 
 
 def _build_or_error(dealt: _Dealt, site: str, config: RunConfig) -> SiteData | DataError:
@@ -128,23 +142,25 @@ def _build(dealt: _Dealt, site: str, config: RunConfig) -> SiteData:
         )
     data = config.data
     kept = subsample(
-        [dealt.labels[i] for i in rows], data.max_examples, seed=config.seed, site=site
+        [dealt.strata[i] for i in rows], data.max_examples, seed=config.seed, site=site
     )
     rows = [rows[i] for i in kept]
     parts = stratified_splits(
-        [dealt.labels[i] for i in rows],
+        [dealt.strata[i] for i in rows],
         validation_fraction=data.validation_fraction,
         test_fraction=data.test_fraction,
         seed=config.seed,
         site=site,
     )
-    splits = {
-        name: [Record(text=dealt.table.texts[rows[i]], label=dealt.labels[rows[i]]) for i in part]
-        for name, part in parts.items()
-    }
-    loaded = SiteData(site, list(dealt.label_map), splits, notes)
+    splits = {name: [_record(dealt, rows[i]) for i in part] for name, part in parts.items()}
+    loaded = SiteData(site, list(dealt.label_map), splits, notes, config.model.task)
     check_site(loaded, one_class=data.one_class)
     return loaded
+
+
+def _record(dealt: _Dealt, row: int) -> Record:
+    label = {"label": dealt.strata[row]} if dealt.label_map else {}
+    return {**dealt.table.examples[row].fields, **label}
 
 
 def _notes(dealt: _Dealt, site: str, config: RunConfig) -> tuple[list[str], int]:
@@ -155,8 +171,8 @@ def _notes(dealt: _Dealt, site: str, config: RunConfig) -> tuple[list[str], int]
     if config.data.partition == "natural" and dealt.table.sites is not None:
         dropped = [row for row in dropped if dealt.table.sites[row] == site]
         where = "at this site"
-    conflicts = sum(dealt.labels[r] != dealt.labels[dealt.duplicates[r]] for r in dropped)
-    if conflicts:  # a number of labels, so it stays in the site's own log
+    conflicts = sum(dealt.strata[r] != dealt.strata[dealt.duplicates[r]] for r in dropped)
+    if conflicts and dealt.label_map:  # a number of labels, so it stays in the site's own log
         log.warning("site %s: %d of the dropped records have another label", site, conflicts)
     if dropped:
         noun = "record that repeats" if len(dropped) == 1 else "records that repeat"

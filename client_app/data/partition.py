@@ -19,15 +19,15 @@ SMALLEST_SITE = 5
 
 
 def deal(
-    table: Table, labels: Sequence[int], kept: Sequence[int], data: DataSection, seed: int
+    table: Table, strata: Sequence[int], kept: Sequence[int], data: DataSection, seed: int
 ) -> dict[str, list[int]]:
     """Return the indices of every site's records, sorted within a site.
 
     Parameters
     ----------
     table : Table
-    labels : sequence of int
-        Label index of every record of the table.
+    strata : sequence of int
+        Number of every record's label or other stratum, by which ``dirichlet`` deals.
     kept : sequence of int
         Indices of the records to deal.
     data : DataSection
@@ -51,7 +51,7 @@ def deal(
     parts = (
         _iid(kept, data.sites, draw)
         if data.partition == "iid"
-        else _dirichlet(table, labels, kept, data, draw)
+        else _dirichlet(table, strata, kept, data, draw)
     )
     width = len(str(data.sites))
     return {f"site-{i + 1:0{width}d}": sorted(part) for i, part in enumerate(parts)}
@@ -92,21 +92,21 @@ def _iid(kept: Sequence[int], sites: int, seed: int) -> list[list[int]]:
 
 
 def _dirichlet(
-    table: Table, labels: Sequence[int], kept: Sequence[int], data: DataSection, seed: int
+    table: Table, strata: Sequence[int], kept: Sequence[int], data: DataSection, seed: int
 ) -> list[list[int]]:
     from datasets import Dataset
     from flwr_datasets.partitioner import DirichletPartitioner
 
     partitioner = DirichletPartitioner(
         num_partitions=data.sites,
-        partition_by="label",
+        partition_by="stratum",
         alpha=data.dirichlet_alpha,
         min_partition_size=SMALLEST_SITE,
         self_balancing=False,
         seed=seed,
     )
     partitioner.dataset = Dataset.from_dict(
-        {"index": list(kept), "label": [labels[i] for i in kept]}
+        {"index": list(kept), "stratum": [strata[i] for i in kept]}
     )
     try:
         with warnings.catch_warnings():

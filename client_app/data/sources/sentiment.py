@@ -11,6 +11,7 @@ import io
 import tarfile
 from pathlib import Path
 
+from client_app.data.schemas.classification import labelled_texts
 from client_app.data.table import Table
 from fedapp.cache import cache_folder
 from fedapp.errors import DataError
@@ -73,7 +74,7 @@ def read_sentiment() -> Table:
                     texts.append(text.strip())
                     labels.append(LABELS[float(score) > 0])
                     sites.append(site)
-    return Table("embedded:sentiment", texts, labels, sites, label_map=LABELS)
+    return Table("embedded:sentiment", labelled_texts(texts, labels), sites, label_map=LABELS)
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:

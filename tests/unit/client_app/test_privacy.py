@@ -17,6 +17,7 @@ from datasets import Dataset
 
 from client_app import hosting
 from client_app.data import load_sites
+from client_app.data.schemas.classification import ClassificationSchema
 from client_app.data.sources import read_table
 from client_app.data.sources.files import read_files
 from client_app.hosting import hosted_sites
@@ -144,7 +145,7 @@ def test_a_source_that_cannot_be_read_tells_nothing_of_its_records(case: str, ho
     config = settings(put(home, *UNREADABLE[case]))
 
     with pytest.raises(DataError) as caught:
-        read_table(config.data)
+        read_table(config)
 
     assert WORD not in caught.value.message
     assert len(caught.value.message) > 20
@@ -196,7 +197,8 @@ def test_what_is_left_out_is_in_the_site_s_own_log(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING), pytest.raises(DataError):
-        read_files(settings(put(home, *UNREADABLE["other columns"])).data)
+        data = settings(put(home, *UNREADABLE["other columns"])).data
+        read_files(data, ClassificationSchema(data))
 
     assert str(home / "a.csv") in caplog.text
     assert "'TEXT'" in caplog.text

@@ -1,12 +1,14 @@
 import pytest
 
 from client_app.data.labels import described, not_in_map, resolve_label_map
+from client_app.data.schemas.classification import labelled_texts
 from client_app.data.table import Table
 from fedapp.errors import ConfigError, DataError
 
 
 def table(labels: list[str], **options: object) -> Table:
-    return Table("notes.csv", ["t"] * len(labels), labels, None, **options)  # type: ignore[arg-type]
+    examples = labelled_texts(["t"] * len(labels), labels)
+    return Table("notes.csv", examples, None, **options)  # type: ignore[arg-type]
 
 
 def test_found_labels_are_sorted_numbers_by_value() -> None:

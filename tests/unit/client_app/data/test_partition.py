@@ -5,13 +5,15 @@ from contextlib import redirect_stderr
 import pytest
 
 from client_app.data.partition import SMALLEST_SITE, deal
+from client_app.data.schemas.classification import labelled_texts
 from client_app.data.table import Table
 from fedapp.config import DataSection
 from fedapp.errors import DataError
 
 N = 200
 LABELS = [i % 2 for i in range(N)]
-TABLE = Table("t", [f"text {i}" for i in range(N)], [""] * N, ["B", "A", "C", "A"] * (N // 4))
+EXAMPLES = labelled_texts([f"text {i}" for i in range(N)], [""] * N)
+TABLE = Table("t", EXAMPLES, ["B", "A", "C", "A"] * (N // 4))
 KEPT = [i for i in range(N) if i % 10]
 
 
@@ -50,7 +52,7 @@ def test_natural_keeps_a_site_that_lost_every_record() -> None:
 
 
 def test_natural_needs_a_source_with_sites() -> None:
-    table = Table("t", ["a"], ["0"], None)
+    table = Table("t", labelled_texts(["a"], ["0"]), None)
 
     with pytest.raises(DataError, match=r"set data.partition to dirichlet or iid"):
         deal(table, [0], [0], DataSection(), 0)

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -6,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
+from client_app.data.schemas.classification import ClassificationSchema
 from client_app.data.sources.files import read_files
 from client_app.data.table import Table
 from fedapp.config import DataSection
@@ -18,7 +20,8 @@ SECRET = "Maria"
 
 
 def read(path: Path, **settings: object) -> Table:
-    return read_files(DataSection(source=str(path), **settings))  # type: ignore[arg-type]
+    data = DataSection(source=str(path), **settings)  # type: ignore[arg-type]
+    return read_files(data, ClassificationSchema(data))
 
 
 def write_csv(path: Path) -> None:
@@ -82,7 +85,7 @@ def test_every_format_gives_the_same_table(name, write, tmp_path: Path) -> None:
 
     table = read(path)
 
-    assert (table.texts, table.labels, table.sites) == (TEXTS, LABELS, SITES)
+    assert (table.contents, table.strata, table.sites) == (TEXTS, LABELS, SITES)
     assert table.name == name
 
 
@@ -92,7 +95,7 @@ def test_columns_are_named_in_the_settings(tmp_path: Path) -> None:
 
     table = read(path, text_column="note", label_column="outcome", site_column="ward")
 
-    assert (table.texts, table.labels, table.sites) == (
+    assert (table.contents, table.strata, table.sites) == (
         ["Fever", "Cough"],
         ["1", "0"],
         ["W1", "W2"],
@@ -113,7 +116,7 @@ def test_labels_of_other_types_become_text(tmp_path: Path) -> None:
 
     table = read(path)
 
-    assert table.labels == ["true", "false", "3", "3"]
+    assert table.strata == ["true", "false", "3", "3"]
     assert table.sites == ["7"] * 4
 
 
@@ -179,6 +182,11 @@ BAD = {
     "json label": ("a.jsonl", b'{"text":"Maria","label":1.5,"site":"N"}', r"whole number\), got a"),
     "json null": ("a.jsonl", b'{"text":"Maria","label":null,"site":"N"}', r"got nothing"),
     "surrogate": ("a.jsonl", rb'{"text":"Maria\ud800","label":1,"site":"N"}', r"surrogate pair"),
+    "surrogate label": (
+        "a.jsonl",
+        rb'{"text":"x","label":"Maria\ud800","site":"N"}',
+        r"site N: a.jsonl, column 'label', row 1: half of a Unicode surrogate pair",
+    ),
     "not parquet": ("a.parquet", b"Maria, 63", r"not a readable Parquet file"),
     "unknown kind": ("a.xlsx", b"Maria", r"expected a file ending in .csv, .*got '.xlsx'"),
 }
@@ -226,6 +234,32 @@ def test_a_parquet_file_without_the_column(tmp_path: Path) -> None:
         read(tmp_path / "a.parquet")
 
 
+@pytest.mark.parametrize("column", ["text", "label", "site"])
+def test_a_parquet_file_with_text_in_another_encoding(column: str, tmp_path: Path) -> None:
+    columns = {"text": ["Maria"], "label": ["yes"], "site": ["North"]}
+    arrays = {name: pa.array(values) for name, values in columns.items()}
+    latin = pa.array(["Müller".encode("latin-1")], pa.binary())
+    arrays[column] = pa.Array.from_buffers(pa.string(), 1, latin.buffers())
+    pq.write_table(pa.table(arrays), tmp_path / "a.parquet")
+
+    with pytest.raises(DataError, match=r"a\.parquet: a text column holds bytes that are not UTF-8"):
+        read(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ""])
+def test_a_pipe_is_refused_at_once(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+
+    with pytest.raises(DataError, match=r"pipe\S* is neither a file nor a folder"):
+        read(tmp_path / f"pipe{suffix}")
+
+
+def test_a_file_with_old_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"text;label;site\rFever;yes;North\rWell;no;North\r")
+
+    assert read(tmp_path / "a.csv").contents == ["Fever", "Well"]
+
+
 def test_a_folder_that_datasets_did_not_write(tmp_path: Path) -> None:
     (tmp_path / "dataset_info.json").write_text("{Maria")
 
@@ -244,7 +278,7 @@ def test_an_unknown_class_in_a_folder(tmp_path: Path) -> None:
 def test_a_very_long_text_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"text,label,site\n{'x ' * 200_000},1,N\n")
 
-    assert len(read(tmp_path / "a.csv").texts[0]) == 400_000
+    assert len(read(tmp_path / "a.csv").contents[0]) == 400_000
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
@@ -259,5 +293,5 @@ def test_the_separator_is_the_one_under_which_the_header_names_the_columns(
 
     table = read(path)
 
-    assert table.texts == ["Fever, high; long", "Well"]
-    assert table.labels == ["yes", "no"]
+    assert table.contents == ["Fever, high; long", "Well"]
+    assert table.strata == ["yes", "no"]

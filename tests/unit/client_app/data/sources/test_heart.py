@@ -15,11 +15,11 @@ def test_the_four_hospitals_with_their_published_sizes_and_rates() -> None:
 
     assert table.sites is not None
     sizes = Counter(table.sites)
-    ill = Counter(s for s, y in zip(table.sites, table.labels, strict=True) if y == "heart disease")
+    ill = Counter(s for s, y in zip(table.sites, table.strata, strict=True) if y == "heart disease")
     assert sizes == {"Cleveland": 304, "Hungary": 293, "Switzerland": 123, "VA Long Beach": 200}
     rates = {site: round(100 * ill[site] / n) for site, n in sizes.items()}
     assert rates == {"Cleveland": 46, "Hungary": 36, "Switzerland": 93, "VA Long Beach": 74}
-    assert sum(y == "heart disease" for y in table.labels) == 509
+    assert sum(y == "heart disease" for y in table.strata) == 509
 
 
 def test_notes_are_short_and_as_distinct_as_the_patients() -> None:
@@ -30,14 +30,14 @@ def test_notes_are_short_and_as_distinct_as_the_patients() -> None:
     assert spec.submodule_search_locations is not None
     tokenizer = Tokenizer.from_file(spec.submodule_search_locations[0] + "/model/tokenizer.json")
     tokenizer.no_padding()
-    lengths = [len(tokenizer.encode(text).ids) for text in table.texts]
+    lengths = [len(tokenizer.encode(text).ids) for text in table.contents]
     assert sum(lengths) / len(lengths) < 43
     assert max(lengths) <= 60
     with _csv_path().open() as stream:
         patients = {
             tuple(v for k, v in r.items() if k not in ("id", "num")) for r in csv.DictReader(stream)
         }
-    assert len(set(table.texts)) == len(patients) == 918
+    assert len(set(table.contents)) == len(patients) == 918
 
 
 def test_missing_fields_are_left_out() -> None:

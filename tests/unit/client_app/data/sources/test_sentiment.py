@@ -44,9 +44,9 @@ def test_strong_ratings_become_labels_by_sign(monkeypatch: pytest.MonkeyPatch) -
     table = sentiment.read_sentiment()
 
     assert table.sites == ["Films", "Tweets", "Tweets"]
-    assert table.labels == ["negative", "positive", "negative"]
-    assert (table.texts[0], table.texts[2]) == ("poor", "bad")
-    assert table.texts[1] == "good\tday\u2028and night"
+    assert table.strata == ["negative", "positive", "negative"]
+    assert (table.contents[0], table.contents[2]) == ("poor", "bad")
+    assert table.contents[1] == "good\tday\u2028and night"
 
 
 def test_an_absent_archive_names_the_command(home: Path) -> None:
