@@ -13,6 +13,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import MergeRefused, MissingReplies, UpdateRefused
 from fedapp.exchange import Action, Instruction, Reply
 from fedapp.validation import check_update
+from server_app.blas import single_thread
 from server_app.collect import Problem, Tick, collect
 from server_app.log import log, names, warn
 from server_app.rejoin import wait_for_sites
@@ -168,7 +169,8 @@ def merge_usable(
     """
     while updates and len(updates) >= needed:
         try:
-            return strategy.aggregate(round, list(updates.values()))
+            with single_thread():
+                return strategy.aggregate(round, list(updates.values()))
         except (UpdateRefused, MergeRefused) as error:
             if error.site is None or error.site not in updates:
                 raise
