@@ -1,8 +1,7 @@
-"""Models built here from a seed, for tests and dry runs; never for claims about quality."""
+"""A 2-layer BERT-like encoder with a WordPiece vocabulary of its own."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -10,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from fedapp.atomic_folder import write_folder
-from fedapp.cache import cache_folder
-from fedapp.seeds import derive_seed
+from client_app.tiny_models.parts import build_once, normal, write_json
 
 _VERSION = 1  # raise it when anything below changes, so that no stale folder is used
 _HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _POSITIONS = 64, 128, 2, 4, 256
@@ -42,10 +39,7 @@ def tiny_encoder() -> Path:
     corpus, so it is the same on every machine. Several processes may build it at once: each
     writes a folder of its own, and the first to rename it into place wins.
     """
-    folder = cache_folder() / "models" / f"tiny-encoder-{_VERSION}"
-    if not (folder / "config.json").is_file():
-        write_folder(folder, _write_encoder, replace=False)
-    return folder
+    return build_once(f"tiny-encoder-{_VERSION}", _write_encoder)
 
 
 def _write_encoder(folder: Path) -> None:
@@ -54,15 +48,11 @@ def _write_encoder(folder: Path) -> None:
     pieces = [f"##{character}" for character in _CHARACTERS]
     vocabulary = [*_SPECIAL, *_CHARACTERS, *pieces, *(w for w in frequent if w.isalpha())]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
-    _write_json(folder / "tokenizer.json", _tokenizer(vocabulary))
-    _write_json(folder / "tokenizer_config.json", _tokenizer_config())
-    _write_json(folder / "config.json", _config(len(vocabulary)))
+    write_json(folder / "tokenizer.json", _tokenizer(vocabulary))
+    write_json(folder / "tokenizer_config.json", _tokenizer_config())
+    write_json(folder / "config.json", _config(len(vocabulary)))
     # transformers refuses a file without the format tag
     save_file(_weights(len(vocabulary)), folder / "model.safetensors", {"format": "pt"})
-
-
-def _write_json(path: Path, content: dict[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def _config(vocabulary: int) -> dict[str, object]:
@@ -169,8 +159,5 @@ def _weights(vocabulary: int) -> dict[str, NDArray[np.float32]]:
 
 def _normal(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Wider than BERT's .02: an untrained encoder must still tell words and notes apart."""
-    generator = np.random.default_rng(derive_seed(0, "tiny-encoder", name))
-    scale = 0.1 if "position" in name or "token_type" in name else 1 / np.sqrt(shape[1])
-    if "word" in name:
-        scale = 1.0
-    return (generator.standard_normal(shape) * scale).astype(np.float32)
+    scale = 0.1 if "position" in name or "token_type" in name else 1 / float(np.sqrt(shape[1]))
+    return normal(("tiny-encoder", name), shape, 1.0 if "word" in name else scale)
