@@ -7,11 +7,18 @@ import tempfile
 from pathlib import Path
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write ``data`` to ``path`` atomically and durably.
 
     The file is written beside its destination, flushed to disk and renamed over it. If anything
     fails the previous content stays, and the temporary file is removed.
+
+    Parameters
+    ----------
+    path : Path
+    data : bytes
+    mode : int
+        Who may read the file: by default everyone.
 
     Raises
     ------
@@ -25,12 +32,29 @@ def write_bytes(path: Path, data: bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Write ``data`` into the file that is there, for a disk with no room for another.
+
+    Not atomic: a power cut may leave a mixture. A short file needs no room that it has not already.
+
+    Raises
+    ------
+    OSError
+        If there is no such file, or it would grow and cannot.
+    """
+    with path.open("r+b") as stream:
+        stream.write(data)
+        stream.truncate()
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def write_text(path: Path, text: str) -> None:

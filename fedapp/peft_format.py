@@ -45,10 +45,13 @@ def save_peft(
     Raises
     ------
     ConfigError
-        If the folder holds something else, or ``peft_config`` contradicts the adapter's scaling.
+        If the folder is none or holds something else, or ``peft_config`` contradicts the
+        adapter's scaling.
     OSError
         If it cannot be written; what was there before stays.
     """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ConfigError(f"{folder} is a link or a file; name a folder that is none yet")
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG_FILE).is_file():
         raise ConfigError(f"{folder} holds something other than an adapter; name another folder")
     for name, pair in adapter.pairs.items():

@@ -41,6 +41,7 @@ def main(grid: Grid, context: Context) -> None:
         config = RunConfig.from_flat(context.run_config)
         if config.resume:
             folder = RunFolder.open(Path(config.resume))
+            folder.check_adapter()
             folder.point_latest()
         else:
             folder = RunFolder.create(config)
@@ -87,8 +88,8 @@ def _judge(error: BaseException) -> tuple[int, str]:
 @contextmanager
 def status_of(folder: RunFolder, run_id: int) -> Iterator[None]:
     """Keep ``status.json`` true, whatever happens inside."""
-    folder.write_status("running", run_id=run_id)
     try:
+        folder.begin_status(run_id)
         yield
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
@@ -96,7 +97,7 @@ def status_of(folder: RunFolder, run_id: int) -> Iterator[None]:
         log(f"error: {sentence}")
         log(f"run folder: {folder.path}")
         try:
-            folder.write_status("stopped" if stopped else "failed", sentence, code, run_id)
+            folder.end_status("stopped" if stopped else "failed", sentence, code, run_id)
         except OSError as problem:  # a full disk, most often what ended the run
             log(f"warning: {folder.status_file} was not written: {problem.strerror}")
         raise

@@ -120,14 +120,12 @@ class RoundLoop:
         if not self.config.resume:
             return None
         saved = newest_checkpoint(self.folder.checkpoint)
+        self._pin_threads(int(saved.settings.get("train.threads", 0)))
         check_settings(saved.settings, self.config)
         return saved
 
     def _begin(self, roster: Roster) -> int:
-        if not self.config.train.threads:
-            # Sums depend on their number, so that a resumption on other cores must have the same.
-            pinned = {"train.threads": roster.reference.threads}
-            self.config = self.strategy.config = self.config.with_changes(pinned)
+        self._pin_threads(roster.reference.threads)
         initial = self._initial_adapter(roster)
         if self.replace_initial is not None:
             initial = self.replace_initial(initial)
@@ -157,6 +155,12 @@ class RoundLoop:
         self._earlier_seconds = saved.totals["wall_seconds"]
         log(f"resumed after round {saved.round} of {self.config.federation.rounds}")
         return saved.round
+
+    def _pin_threads(self, threads: int) -> None:
+        """Make what the simulation assigned a setting of the run: sums depend on it."""
+        if not self.config.train.threads:
+            pinned = self.config.with_changes({"train.threads": threads})
+            self.config = self.strategy.config = pinned
 
     def _initial_adapter(self, roster: Roster) -> Adapter:
         if self._initial is None:

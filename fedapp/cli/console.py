@@ -29,7 +29,10 @@ def warn(sentence: str) -> None:
 
 
 class SentenceGroup(TyperGroup):
-    """A command group that ends a `FedappError` with its sentence and its exit code."""
+    """A command group that ends a `FedappError` with its sentence and its exit code.
+
+    A file that cannot be read or written, on a full disk for instance, is a sentence too.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -38,3 +41,8 @@ class SentenceGroup(TyperGroup):
         except FedappError as error:
             fail(str(error))
             raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            if error.filename is None:
+                raise  # not of a file: something that nobody thought of
+            fail(f"{error.filename}: {error.strerror}; mend this and try again")
+            raise typer.Exit(1) from None

@@ -120,7 +120,8 @@ def _mark_stopped(folder: Path, run_id: str, exit_code: int) -> None:
     # The server half was killed, so it could not write this itself.
     status = read_status(folder)
     if status.get("state") == "running" and str(status.get("run_id")) == run_id:
-        RunFolder(folder).write_status("stopped", "stopped from outside", exit_code)
+        run = int(run_id) if run_id.isdigit() else 0
+        RunFolder(folder).end_status("stopped", "stopped from outside", exit_code, run)
 
 
 def _conclude(verdict: Verdict, folder: Path) -> None:

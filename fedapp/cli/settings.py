@@ -12,7 +12,7 @@ from pathlib import Path
 from fedapp.cli import toml
 from fedapp.cli.overrides import absolute_paths, read_overrides
 from fedapp.config import RunConfig, Scalar, flatten
-from fedapp.errors import CheckpointError, ConfigError
+from fedapp.errors import CheckpointError, ConfigError, DataError
 from fedapp.results import RunFolder, is_free
 
 
@@ -50,6 +50,8 @@ def resolve(
         If a setting is unknown or out of range, or the run folder is taken.
     CheckpointError
         If the run to resume is not there.
+    DataError
+        If ``data.source`` names a file that is not there.
     """
     given = read_overrides(options)
     given |= {key: value for key, value in named.items() if value is not None}
@@ -61,6 +63,7 @@ def resolve(
     if not flat.get("output-dir"):
         flat["output-dir"] = str(here / "runs")
     config = RunConfig.from_flat(flat)
+    _check_data(config.data.source)
     _check_writable(Path(config.resume or config.output_dir))
     if config.resume:
         return config
@@ -98,11 +101,18 @@ def write_overrides(config: RunConfig, app: Path, path: Path) -> None:
 
 def _resumed(path: Path) -> dict[str, Scalar]:
     folder = RunFolder.open(path)
+    folder.check_adapter()
     try:
         stored = json.loads(folder.config_file.read_text(encoding="utf-8"))["settings"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder.config_file} cannot be read: {error!r}") from None
     return {**flatten(stored), "resume": str(folder.path)}
+
+
+def _check_data(source: str) -> None:
+    """Find out now what every simulated site would only find out after Flower's start."""
+    if not source.startswith("embedded:") and not Path(source).exists():
+        raise DataError(f"data file not found: {source}; check data.source")
 
 
 def _check_writable(folder: Path) -> None:

@@ -28,6 +28,9 @@ def judge(run: Run, folder: Path, log: Path) -> Verdict:
     A file written by another run is as good as none.
     """
     status = read_status(folder)
+    refused = status.get("refused")  # of a completed run, which it still is
+    if isinstance(refused, dict) and str(refused.get("run_id")) == run.run_id:
+        return Verdict(_code(refused), str(refused.get("error")))
     if status.get("run_id") is not None and str(status["run_id"]) != run.run_id:
         status = {}
     state = status.get("state")

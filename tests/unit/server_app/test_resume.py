@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_federation import HOSPITALS, FakeGrid, initial_adapter, silent
+from fake_federation import HOSPITALS, FakeGrid, FakeSite, initial_adapter, silent
 
 from fedapp.codec import pack
 from fedapp.config import RunConfig
@@ -281,7 +281,6 @@ def test_a_run_that_lost_a_site_goes_on_with_fewer_replies(settings: Settings) -
         ({"base_model_digest": "c" * 64}, "base model of the sites: ccc"),
         ({"label_map": ["ill", "healthy"]}, "label map of the sites: "),
         ({"torch_version": "2.14.0"}, "torch version of the sites: 2.14.0, but .* had 2.13.0"),
-        ({"threads": 8}, "threads of the sites: 8, but the run to resume had 1"),
         ({"dtype": "bf16"}, "dtype of the sites: bf16, but the run to resume had fp32"),
     ],
 )
@@ -295,6 +294,36 @@ def test_other_models_or_labels_are_refused(
 
     with pytest.raises(CheckpointError, match=sentence):
         _resume(folder, settings(), grid)
+
+
+def test_the_assigned_number_of_threads_belongs_to_the_run(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with other cores the sites are told the number that the first one assigned."""
+    describe = FakeSite._describe
+
+    def with_cores(cores: int) -> None:
+        def described(site: FakeSite, config: RunConfig) -> dict[str, Any]:
+            return {**describe(site, config), "threads": config.train.threads or cores}
+
+        monkeypatch.setattr(FakeSite, "_describe", described)
+
+    with_cores(2)
+    folder = _interrupt(settings(), _between_rounds)
+    stored = json.loads(folder.config_file.read_text())
+    assert stored["settings"]["train.threads"] == 2
+
+    with_cores(8)
+    for again in (settings(), RunConfig.from_flat(stored["settings"])):
+        shutil.rmtree(copy := folder.path.with_name("copy"), ignore_errors=True)
+        shutil.copytree(folder.path, copy)
+        grid = FakeGrid()
+        _resume(RunFolder(copy), again, grid)
+        assert {i.config.train.threads for i in grid.sent} == {2}
+    with pytest.raises(
+        CheckpointError, match=r"'train\.threads' is 8, but the run to resume has 2"
+    ):
+        _resume(folder, settings(train__threads=8), FakeGrid())
 
 
 def test_other_sites_or_records_are_refused(settings: Settings) -> None:
