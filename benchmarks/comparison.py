@@ -16,6 +16,7 @@ repeated. Runs take one core each (`benchmarks.local_grid`).
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import platform
@@ -45,8 +46,8 @@ DATA: dict[str, dict[str, Any]] = {
     "heart": {"data.source": "embedded:heart"},
     "sentiment": {
         "data.source": "embedded:sentiment",
-        "data.max-examples": 500,
-        "data.test-fraction": 0.4,
+        "data.max-examples": 400,
+        "data.test-fraction": 0.5,
     },
 }
 TABLE = {"federation.rounds": 5, "train.local-epochs": 1}
@@ -163,7 +164,16 @@ def load() -> dict[str, Any]:
     return json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else {}
 
 
-def save(runs: dict[str, Any]) -> None:
+def save(key: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Add one run to the file, which other processes write too; return all that are there."""
+    with RESULTS.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        runs = {**load(), key: entry}
+        write(runs)
+    return runs
+
+
+def write(runs: dict[str, Any]) -> None:
     """Write all runs and what they say together."""
     machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": sys.version}
     document = {
@@ -183,11 +193,11 @@ def _run(
     runs: dict[str, Any], place: str, method: str, rate: float, seed: int, alone: bool
 ) -> None:
     key = _key(place, method, rate, seed)
+    runs.update(load())
     if key in runs:
         return
     base = {**DATA[place], **TABLE} if place in DATA else REGIMES[place]
-    runs[key] = run_entry(_settings(base, method, rate, seed, alone))
-    save(runs)
+    runs.update(save(key, run_entry(_settings(base, method, rate, seed, alone))))
     mean = runs[key]["test"]["personal"]["mean"].get("accuracy", float("nan"))
     print(f"{time.strftime('%H:%M:%S')}  {key}: personal {mean:.3f}", file=sys.stderr, flush=True)
 
