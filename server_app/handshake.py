@@ -19,6 +19,8 @@ from server_app.roster import Member, Roster
 from server_app.sampling import check_sites
 
 CLOCK_WARNING_SECONDS = 60.0
+FAILURE_GRACE_SECONDS = 5.0
+"""How long after a site's failure others may still tell theirs: one run names them all."""
 
 
 def shake_hands(grid: Grid, config: RunConfig, tick: Callable[[], None] | None = None) -> Roster:
@@ -54,17 +56,23 @@ def shake_hands(grid: Grid, config: RunConfig, tick: Callable[[], None] | None =
 def _ask_nodes(grid: Grid, config: RunConfig, tick: Callable[[], None] | None) -> list[SiteAnswer]:
     """Describe every node that is or comes online, until all of them and enough sites answered.
 
-    Once all nodes that are online have answered, a failure ends the wait: no later site mends it.
+    A failure ends the wait: no later site mends it. Nodes that have not answered by then get
+    `FAILURE_GRACE_SECONDS` more, since often several sites have the same thing to mend.
     """
     limits = config.federation
     query = NodeQuery(grid, config)
     answers: list[SiteAnswer] = []
     started = time.monotonic()
+    failed_at: float | None = None
     while True:
         query.ask(grid.get_node_ids())
         for answer in query.poll():
             answers += answer.sites()
         failed = any(answer.reply.failure is not None for answer in answers)
+        if failed and failed_at is None:
+            failed_at = time.monotonic()
+        if failed_at is not None and time.monotonic() - failed_at > FAILURE_GRACE_SECONDS:
+            return answers
         enough = failed or len(answers) >= limits.min_sites
         # A last look: nodes may have come online while the first ones answered.
         if enough and not query.pending and not query.new(grid.get_node_ids()):
@@ -94,14 +102,23 @@ def _too_few(
 
 
 def _site_error(failed: list[Reply]) -> FedappError:
-    """Rebuild the first site's error, so that the run ends with its sentence and exit code."""
-    first, others = failed[0], [reply.site for reply in failed[1:]]
+    """Rebuild the first site's error, so that the run ends with its sentence and exit code.
+
+    What other sites have to mend is told before, so that one run finds everything.
+    """
+    first = failed[0]
     kind = getattr(errors, first.failure.kind, None) if first.failure else None
     plain = isinstance(kind, type) and issubclass(kind, FedappError)
     error = kind if plain and kind is not errors.UpdateRefused else HandshakeError
     text = failure_text(first)
+    same = [reply.site for reply in failed[1:] if failure_text(reply) == text]
+    others = [reply for reply in failed[1:] if reply.site not in same]
+    for reply in others:
+        warn(f"site {reply.site}: {failure_text(reply)}")
+    if same:
+        text += f" (the same at {names(same)})"
     if others:
-        text += f" (problems were also reported by {names(others)})"
+        text += f" (other problems at {names([reply.site for reply in others])}, see above)"
     return error(text, site=first.site)  # type: ignore[misc]
 
 

@@ -187,14 +187,38 @@ def test_a_site_that_cannot_start_stops_the_run_with_its_sentence(
     assert status["exit_code"] == error.exit_code  # type: ignore[attr-defined]
 
 
-def test_several_sites_that_cannot_start_are_all_named(settings: Settings) -> None:
+def test_several_sites_that_cannot_start_are_all_named(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
     grid = FakeGrid()
-    for site in ("Hungary", "Switzerland"):
-        fault = fails("DataError", f"site {site}: no records")
+    problems = {"Cleveland": "no records", "Hungary": "no records", "Switzerland": "no labels"}
+    for site, problem in problems.items():
+        fault = fails("DataError", f"site {site}: {problem}")
         grid.inject(site, fault, round=0, action=Action.DESCRIBE)
 
-    with pytest.raises(DataError, match=r"site Hungary: no records \(problems .* by Switzerland\)"):
+    with pytest.raises(DataError) as caught:
         shake_hands(grid, settings())
+
+    assert str(caught.value) == (
+        "site Cleveland: no records (the same at Hungary) (other problems at Switzerland, see "
+        "above)"
+    )
+    assert "warning: site Switzerland: no labels\n" in capsys.readouterr().out
+
+
+def test_a_failure_is_told_while_others_are_silent(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server_app.handshake.FAILURE_GRACE_SECONDS", 0.3)
+    grid = FakeGrid()
+    grid.inject("Cleveland", silent, round=0, action=Action.DESCRIBE)
+    fault = fails("DataError", "site Hungary: no records")
+    grid.inject("Hungary", fault, round=0, action=Action.DESCRIBE)
+
+    started = time.monotonic()
+    with pytest.raises(DataError, match="site Hungary: no records"):
+        shake_hands(grid, settings(federation__handshake_timeout=60))
+    assert time.monotonic() - started < 10
 
 
 def test_a_node_whose_app_dies_is_reported(settings: Settings) -> None:
