@@ -31,8 +31,10 @@ class UnusableSite:
 def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[str, Site]:
     """Return the sites that a node hosts, by name.
 
-    In a simulation node ``i`` of ``n`` hosts every ``n``-th of the sorted names from the ``i``-th
-    on; a deployed node names its one site.
+    In a simulation node ``i`` of ``n`` hosts every ``n``-th site from the ``i``-th on, in the order
+    of their training records, most first: Flower takes one message of each node in turn, in the
+    order of the nodes, so that the largest sites begin first whichever message was sent first. A
+    deployed node names its one site.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[s
     if "partition-id" in node_config and "num-partitions" in node_config:
         sites = _cached(config, "", lambda: _simulated(config))
         first, nodes = int(node_config["partition-id"]), int(node_config["num-partitions"])
-        return {name: sites[name] for name in sorted(sites)[first::nodes]}
+        return {name: sites[name] for name in _largest_first(sites)[first::nodes]}
     if "site" in node_config:
         name = str(node_config["site"])
         return _cached(config, name, lambda: {name: _deployed(config, name)})
@@ -59,6 +61,14 @@ def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[s
         "the node's configuration has neither partition-id and num-partitions nor site; start the "
         "SuperNode with --node-config 'site=\"NAME\"'"
     )
+
+
+def _largest_first(sites: Mapping[str, Site]) -> list[str]:
+    def key(name: str) -> tuple[int, str]:
+        site = sites[name]
+        return (-len(site.data.splits.get("train", ())) if isinstance(site, LocalSite) else 0), name
+
+    return sorted(sites, key=key)
 
 
 def _cached(config: RunConfig, name: str, load: Callable[[], dict[str, Site]]) -> dict[str, Site]:

@@ -32,6 +32,17 @@ def write(path, **sites):
 GOOD = ["healthy", "ill"] * 10
 
 
+def test_the_largest_sites_stand_first_at_every_node(tmp_path):
+    sizes = {"a": GOOD, "b": GOOD * 3, "c": GOOD * 2, "d": ["ill"] * 90, "e": GOOD * 4}
+    config = write(tmp_path / "d.csv", **sizes)
+
+    hosted = [
+        list(hosted_sites(config, {"partition-id": i, "num-partitions": 2})) for i in range(2)
+    ]
+
+    assert hosted == [["e", "c", "d"], ["b", "a"]]  # d, all of one label, cannot train
+
+
 def test_nodes_share_the_sorted_sites(tmp_path):
     config = write(tmp_path / "d.csv", e=GOOD, a=GOOD, c=GOOD, b=GOOD, d=GOOD)
 
