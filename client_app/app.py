@@ -75,7 +75,10 @@ def _execute(message: Message, context: Context, action: Action) -> Message:
             )
         if "partition-id" not in context.node_config:
             # Outside a simulation the coordinator may not name files on this machine.
-            instruction = replace(instruction, progress_file="")
+            instruction = replace(instruction, progress_file="", state_folder="")
+        if "state-folder" in context.node_config:
+            own = str(context.node_config["state-folder"])
+            instruction = replace(instruction, state_folder=own)
         sites = hosted_sites(instruction.config, context.node_config)
         if site not in sites:
             raise HandshakeError(f"this node does not host the site; it hosts {', '.join(sites)}")

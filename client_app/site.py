@@ -11,11 +11,13 @@ from client_app.data import SiteData
 from client_app.description import describe
 from client_app.evaluation import evaluate
 from client_app.failures import to_failure
+from client_app.feedback import encode_payloads
 from client_app.methods.base import LocalRule
 from client_app.models import ResidentModel, base_loads, load_resident
 from client_app.optimizers import planned_steps
 from client_app.progress import Progress
 from client_app.runtime import compute_settings
+from client_app.state import Kept, site_states
 from client_app.training import TrainResult, train
 from fedapp.adapter import Adapter
 from fedapp.codec import pack
@@ -24,6 +26,8 @@ from fedapp.errors import DataError, HandshakeError, TrainingError, UpdateRefuse
 from fedapp.exchange import Action, Instruction, Metrics, Reply
 from fedapp.registry import METHODS, load_half
 from fedapp.seeds import derive_seed
+
+_METHOD, _FEEDBACK = "method.", "feedback."  # whose state it is: begins of names
 
 
 class Site(Protocol):
@@ -85,9 +89,15 @@ class LocalSite:
         instruction, config = work.instruction, work.config
         items = self._training_items(work)
         received = work.load()
+        codec, feedback = config.federation.codec, config.federation.error_feedback
+        feedback = feedback and codec != "fp32" and bool(instruction.run)
+        states = site_states(instruction, received["adapter"].layout_digest(), needed=feedback)
+        kept = states.load(instruction.round) if states else Kept()
         before, seconds_before = self._measure(work, "received")
         half = load_half(METHODS[config.method].client)
         rule: LocalRule = half(config, work.resident.parameters)
+        if of_method := _part(kept.state, _METHOD):
+            rule.load_state_dict(of_method)
         steps = planned_steps(config.train, len(items), config.train.local_epochs)
         rule.begin(received, instruction.settings, steps)
         result = train(
@@ -108,16 +118,29 @@ class LocalSite:
                 raise TrainingError(
                     f"after training, '{name}' holds NaN or Inf; lower train.learning-rate"
                 )
-        if rule.state_dict():
-            raise TrainingError(f"method {config.method} keeps state, this site cannot store it")
+        packed, left = encode_payloads(
+            payloads,
+            received,
+            codec,
+            _part(kept.state, _FEEDBACK) if feedback else None,
+            new_basis=rule.moves_basis,
+        )
+        numbers = {**rule.numbers(), **_numbers(result, seconds_before + seconds_after)}
+        state = {f"{_METHOD}{name}": value for name, value in rule.state_dict().items()}
+        state |= {f"{_FEEDBACK}{name}": value for name, value in left.items()}
+        if state:
+            if states is None:
+                raise TrainingError(
+                    f"method {config.method} keeps state, and this site has no place for it"
+                )
+            states.save(instruction.round, state, config.federation.keep_checkpoints)
+            numbers["state_round"] = float(kept.round)
         return _reply(
             instruction,
-            payloads={
-                name: pack(adapter, config.federation.codec) for name, adapter in payloads.items()
-            },
+            payloads=packed,
             metrics={**before, **after},
             weight=float(len(items)),
-            numbers={**rule.numbers(), **_numbers(result, seconds_before + seconds_after)},
+            numbers=numbers,
         )
 
     def _local_only(self, work: _Work) -> Reply:
@@ -219,6 +242,10 @@ class _Work:
                 )
         self.resident.parameters.load(received["adapter"])
         return received
+
+
+def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def _reply(instruction: Instruction, **fields: Any) -> Reply:

@@ -65,6 +65,10 @@ class TrainingError(FedappError):
     """Local training stopped, for instance at a non-finite loss."""
 
 
+class SiteStateError(FedappError):
+    """What a site keeps between its rounds cannot be read or written."""
+
+
 class HandshakeError(FedappError):
     """Two sites, or a site and the coordinator, do not agree before round 1."""
 

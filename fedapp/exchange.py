@@ -96,7 +96,9 @@ class Reply:
     weight : float
         Weight in the merge: number of training examples.
     numbers : mapping of str to float
-        ``train_loss``, ``steps``, ``training_seconds``, ``seconds``, and what a method reports.
+        ``train_loss``, ``steps``, ``training_seconds``, ``seconds``, what a method reports, and, of
+        a site that keeps something between its rounds, ``state_round``: the round whose state it
+        continued from; 0: it found none.
     description : dict
         For DESCRIBE, a `SiteDescription` as JSON-able dict.
     failure : Failure or None

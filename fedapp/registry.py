@@ -27,7 +27,7 @@ METHODS: dict[str, Method] = {
     ),
     "svd": Method(
         "server_app.strategies.svd:Svd",
-        "client_app.methods.fedavg:FedAvg",
+        "client_app.methods.svd:Svd",
         "sum the products B A exactly and truncate by SVD (FlexLoRA)",
     ),
     "fedsvd": Method(

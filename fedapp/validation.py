@@ -11,6 +11,7 @@ import numpy as np
 from fedapp.adapter import Adapter
 from fedapp.codec import Codec, Layout, Packed, decode
 from fedapp.errors import MergeRefused, UpdateRefused
+from fedapp.increments import add
 
 REASONS: dict[str, str] = {
     "empty": "the update has no payload, or its payload has no array",
@@ -47,6 +48,7 @@ def check_update(
     max_bytes: int,
     codec: Codec | None = None,
     records: int | None = None,
+    base: Adapter | None = None,
 ) -> Adapter:
     """Return the decoded update, or refuse it.
 
@@ -72,6 +74,8 @@ def check_update(
         The number format the run uses; by default any known one.
     records : int, optional
         Training records that the site announced: the most that its weight can be.
+    base : Adapter, optional
+        What the site received, if it sent the increment on it.
 
     Raises
     ------
@@ -112,6 +116,8 @@ def check_update(
         adapter = decode(reply_packed.array, layout)
     except UpdateRefused as error:
         raise UpdateRefused(error.message, reason=error.reason, site=site, round=round) from None
+    if base is not None:
+        adapter = add(base, adapter)
     finding = first_non_finite(adapter)
     if finding is not None:
         refuse("non-finite", f"{finding}; training diverged, lower train.learning-rate")
@@ -131,11 +137,7 @@ def check_merge(adapter: Adapter, round: int) -> None:
     """
     finding = first_non_finite(adapter)
     if finding is not None:
-        raise MergeRefused(
-            f"after the merge {finding}; the previous model is kept, look for a site whose "
-            "training diverged",
-            round=round,
-        )
+        raise MergeRefused(f"after the merge {finding}; the previous model is kept", round=round)
 
 
 def layout_difference(layout: Layout, expected: Mapping[str, Any]) -> tuple[str, str] | None:

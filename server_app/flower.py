@@ -73,7 +73,7 @@ def configure_train(
     if arrays:
         strategy.adapter = from_arrays(arrays, strategy.adapter)
     sites = roster.largest_first(sample(roster.sites, strategy.config, round))
-    packer = Packer(strategy.config)
+    packer = Packer()
     return _messages(train_instructions(strategy, round, sites, packer), strategy, roster)
 
 
@@ -81,7 +81,7 @@ def configure_evaluate(
     strategy: BaseStrategy, round: int, arrays: ArrayRecord, grid: Grid
 ) -> Iterable[Message]:
     """See ``Strategy.configure_evaluate``."""
-    roster, packer = _roster(strategy, grid), Packer(strategy.config)
+    roster, packer = _roster(strategy, grid), Packer()
     if arrays:
         strategy.adapter = from_arrays(arrays, strategy.adapter)
     instructions = [

@@ -47,7 +47,7 @@ def measure(
     tick: Tick | None = None,
 ) -> Measured:
     """Ask each site of ``payloads``, in that order; one that fails is named and left out."""
-    packer, rounds = Packer(config), config.federation.rounds
+    packer, rounds = Packer(), config.federation.rounds
     instructions = [
         Instruction(
             action=what.action,

@@ -111,7 +111,7 @@ def average_b_then_svd(updates: Updates, sent: Adapter) -> Adapter:
     ----------
     updates : sequence of WeightedAdapter
     sent : Adapter
-        What the sites received (after the wire format's rounding), which fixes A.
+        What the sites received, which fixes A.
 
     Raises
     ------

@@ -38,7 +38,7 @@ from server_app.progress import Progress
 from server_app.roster import Roster
 from server_app.sampling import sample, training_sites
 from server_app.strategies.base import BaseStrategy
-from server_app.training_round import RunPlace, TrainingRound
+from server_app.training_round import RoundResult, RunPlace, TrainingRound
 
 OnRound = Callable[[int, Adapter], None]
 
@@ -87,6 +87,7 @@ class RoundLoop:
         self._progress = Progress(path, self.config.federation.progress_interval)
         self._initial: Adapter | None = None
         self._missing: dict[str, str] = {}
+        self._kept: dict[str, int] = {}  # site -> last round after which it kept something
 
     def run(self) -> dict[str, Any]:
         """Run to the end and return the content of ``summary.json``.
@@ -150,7 +151,10 @@ class RoundLoop:
         place = {"name": self.folder.path.name, "output-dir": str(self.folder.path.parent)}
         self._write_config(self.config.with_changes({**place, "resume": ""}), roster)
         self.folder.truncate_metrics(saved.metrics_size)
-        self.folder.read_metrics()  # a damaged file is noticed now, not after the last round
+        # A damaged file is noticed now, not after the last round.
+        for row in self.folder.read_metrics():
+            if "state_round" in row:
+                self._kept[row["site"]] = row["round"]
         self.totals = dict(saved.totals)
         self._earlier_seconds = saved.totals["wall_seconds"]
         log(f"resumed after round {saved.round} of {self.config.federation.rounds}")
@@ -189,6 +193,7 @@ class RoundLoop:
         self._progress.phase(title, asked, self._share(round - 1), self._share(round))
         training = TrainingRound(self.grid, self.strategy, roster, self._place, self._progress.tick)
         result = training.run(round, asked)
+        self._check_kept(result, round)
         rows = round_rows(result, round, time.monotonic() - started)
         self._append(rows, round)
         self.totals["training_seconds"] += rows[-1]["training_seconds"]
@@ -198,6 +203,19 @@ class RoundLoop:
         log(f"{title} · {_describe(rows[-1])}")
         if self.on_round is not None:
             self.on_round(round, self.strategy.adapter)
+
+    def _check_kept(self, result: RoundResult, round: int) -> None:
+        """Tell of a site that lost what it kept between its rounds."""
+        for site, reply in sorted(result.replies.items()):
+            if "state_round" not in reply.numbers:
+                continue
+            found, last = int(reply.numbers["state_round"]), self._kept.get(site, 0)
+            if found < last:
+                warn(
+                    f"site {site}, round {round}: what it kept after round {last} is lost, it "
+                    f"continued from {f'round {found}' if found else 'zero'}; mend its state folder"
+                )
+            self._kept[site] = round
 
     def _local_only(self, roster: Roster) -> None:
         """Let every training site train alone with the whole run's budget, for comparison."""

@@ -48,19 +48,22 @@ NOWHERE = RunPlace()
 
 
 class Packer:
-    """Packs adapters for the wire, the same object only once."""
+    """Packs adapters for the way down, always in fp32, the same object only once.
 
-    def __init__(self, config: RunConfig) -> None:
-        self._codec = config.federation.codec
+    What a site trains on, what it sends an increment on, and what is tested is then bit for bit the
+    coordinator's model, and an orthonormal factor arrives orthonormal.
+    """
+
+    def __init__(self) -> None:
         self._packed: dict[int, tuple[Adapter, Packed]] = {}
 
     def pack(self, payloads: Mapping[str, Adapter]) -> dict[str, Packed]:
-        """Return the payloads in the run's number format."""
+        """Return the payloads as they travel."""
         return {name: self._one(adapter) for name, adapter in payloads.items()}
 
     def _one(self, adapter: Adapter) -> Packed:
         if id(adapter) not in self._packed:
-            self._packed[id(adapter)] = (adapter, pack(adapter, self._codec))
+            self._packed[id(adapter)] = (adapter, pack(adapter))
         return self._packed[id(adapter)][1]
 
 
@@ -126,6 +129,8 @@ def validate(
             site=reply.site,
             round=round,
         )
+    # In fp32 a site sends its adapter, else the increment on what it received.
+    bases = strategy.payloads(round, reply.site) if federation.codec != "fp32" else {}
     decoded: dict[str, Adapter] = {}
     for name, template in expected.items():
         adapter = check_update(
@@ -138,6 +143,7 @@ def validate(
             max_bytes=int(federation.max_payload_mb * 1e6),
             codec=federation.codec,
             records=records,
+            base=bases.get(name),
         )
         if federation.codec == "fp32":  # a view of the payload; others would cost memory per site
             decoded[name] = adapter
@@ -148,6 +154,7 @@ def validate(
         payloads=reply.payloads,
         numbers=reply.numbers,
         decoded=decoded,
+        bases=bases,
     )
 
 
@@ -221,7 +228,7 @@ class TrainingRound:
             If the updates merge to something that is not finite and no other update can still come.
         """
         result = RoundResult()
-        packer = Packer(self._strategy.config)
+        packer = Packer()
         updates: dict[str, Update] = {}
         needed = needed_replies(len(asked), self._strategy.config)
         refused: MergeRefused | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fedapp.adapter import Adapter
 from fedapp.codec import Packed
 from fedapp.exchange import Metrics
+from fedapp.increments import add
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Update:
         What the site reports besides metrics.
     decoded : dict of str to Adapter
         Payloads that are decoded already, by name.
+    bases : mapping of str to Adapter
+        What the site received, by the name of the payload that is an increment on it.
     """
 
     site: str
@@ -35,6 +38,7 @@ class Update:
     payloads: Mapping[str, Packed] = field(default_factory=dict)
     numbers: Metrics = field(default_factory=dict)
     decoded: dict[str, Adapter] = field(default_factory=dict, repr=False)
+    bases: Mapping[str, Adapter] = field(default_factory=dict, repr=False)
 
     @property
     def adapter(self) -> Adapter:
@@ -54,6 +58,8 @@ class Update:
         if name in self.decoded:
             return self.decoded[name]
         adapter = packed.unpack()
+        if name in self.bases:
+            adapter = add(self.bases[name], adapter)
         if packed.layout.codec == "fp32":
             self.decoded[name] = adapter
         return adapter

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig, Scalar
+from fedapp.state import State
 
 if TYPE_CHECKING:
     from client_app.parameters import AdapterParameters
@@ -23,6 +24,9 @@ class LocalRule:
     parameters : AdapterParameters
         The live LoRA pairs and heads of the resident model, already loaded with what was received.
     """
+
+    moves_basis = False
+    """Whether the server gives the pairs other factors every round, as a merge by SVD does."""
 
     def __init__(self, config: RunConfig, parameters: AdapterParameters) -> None:
         self.config = config
@@ -47,16 +51,19 @@ class LocalRule:
         """Act after an optimiser step."""
 
     def finish(self, received: Mapping[str, Adapter]) -> dict[str, Adapter]:
-        """Return the payloads to send; by default the trained adapter."""
+        """Return the payloads to send; by default the trained adapter.
+
+        One that bears the name of a received payload has its layout.
+        """
         return {"adapter": self.parameters.read()}
 
     def numbers(self) -> dict[str, float]:
         """Scalars to report with the reply, such as the penalty's last value."""
         return {}
 
-    def state_dict(self) -> dict[str, Adapter]:
+    def state_dict(self) -> State:
         """What must survive until this site's next round; it never leaves the site."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Adapter]) -> None:
-        """Restore `state_dict`."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict` before `begin`; not called in the first round, or after a loss."""

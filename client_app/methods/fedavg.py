@@ -1,4 +1,4 @@
-"""Client half of `fedavg` and `svd`: train A, B and the head with the task's loss alone."""
+"""Client half of `fedavg`: train A, B and the head with the task's loss alone."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from client_app.methods.base import LocalRule
 
 
 class FedAvg(LocalRule):
-    """Plain local training (McMahan et al. 2017); the methods differ in the server's merge."""
+    """Plain local training (McMahan et al. 2017)."""

@@ -8,6 +8,8 @@ from client_app.methods.base import LocalRule
 class FedSvd(LocalRule):
     """Freeze every A for the round; the server re-orthonormalises it between rounds."""
 
+    moves_basis = True
+
     def trainable(self, name: str) -> bool:
         """Everything but the A of a pair."""
         return not name.endswith(".lora_A")

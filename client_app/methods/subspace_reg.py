@@ -104,6 +104,8 @@ class _Group:
 class SubspaceReg(LocalRule):
     """Add the penalty's exact gradient once an optimiser step; cap the change at the end."""
 
+    moves_basis = True
+
     def __init__(self, config: RunConfig, parameters: AdapterParameters) -> None:
         super().__init__(config, parameters)
         setting = config.subspace_reg

@@ -17,12 +17,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.adapter import Adapter
-from fedapp.codec import pack
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import MergeRefused
 from fedapp.registry import METHODS
 from fedapp.state import State
 from fedapp.validation import check_merge
+from server_app.blame import largest_update
 from server_app.diagnostics import round_diagnostics
 from server_app.log import log, warn
 from server_app.optimizers import Replace, ServerOptimizer
@@ -63,7 +63,10 @@ class BaseStrategy(Strategy):
         self.adapter = initial
 
     def payloads(self, round: int, site: str) -> dict[str, Adapter]:
-        """Return what ``site`` receives; the same object for several sites is packed once."""
+        """Return what ``site`` receives; the same object for several sites is packed once.
+
+        Called again when the site's update is an increment on it: the round's answer is one.
+        """
         return {"adapter": self.adapter}
 
     def settings(self, round: int, site: str) -> dict[str, Scalar]:
@@ -158,8 +161,15 @@ class BaseStrategy(Strategy):
         except np.linalg.LinAlgError as error:
             self.load_state_dict(before)
             raise MergeRefused(
-                f"the merge does not converge ({error}); the previous model is kept", round=round
+                f"the merge does not converge ({error}); the previous model is kept; "
+                f"{largest_update(updates)}",
+                round=round,
             ) from None
+        except MergeRefused as error:
+            self.load_state_dict(before)
+            if error.site is not None:
+                raise  # the method knows whose update it cannot use
+            raise MergeRefused(f"{error.message}; {largest_update(updates)}", round=round) from None
         except Exception:
             self.load_state_dict(before)
             raise
@@ -171,15 +181,10 @@ class BaseStrategy(Strategy):
     ) -> dict[str, float]:
         """Return the diagnostics, none if they cannot be computed: the model does not need them."""
         try:
-            return self.diagnostics(round, self.through_codec(previous), updates, merged)
+            return self.diagnostics(round, previous, updates, merged)
         except np.linalg.LinAlgError as error:
             warn(f"round {round}: no diagnostics, a decomposition does not converge ({error})")
             return {}
-
-    def through_codec(self, adapter: Adapter) -> Adapter:
-        """Return ``adapter`` as it reads after one way over the wire (rounded unless fp32)."""
-        codec = self.config.federation.codec
-        return adapter if codec == "fp32" else pack(adapter, codec).unpack()
 
     # ---- Flower's interface -----------------------------------------------------------------
 

@@ -32,6 +32,4 @@ class FedSvd(BaseStrategy):
 
     def merge(self, round: int, updates: Sequence[Update]) -> Adapter:
         """Return the mean of B times A in the basis where A is orthonormal."""
-        # A site that trains B alone sends the A it received back, so it is rounded twice.
-        as_returned = self.through_codec(self.through_codec(self.adapter))
-        return average_b_then_svd(updates, as_returned)
+        return average_b_then_svd(updates, self.adapter)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedapp
+from client_app.feedback import encode_payloads
+from client_app.state import Kept, site_states
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.codec import Packed, pack
 from fedapp.config import RunConfig
@@ -84,16 +87,38 @@ class FakeSite:
             )
         self.trained.append(instruction.round)
         trained = self._train(instruction, received)
+        payloads, more = self._send(instruction, trained, received)
         return replace(
             reply,
-            payloads={"adapter": pack(trained, config.federation.codec)},
+            payloads=payloads,
             metrics={
                 **self._metrics(instruction, "received", received),
                 **self._metrics(instruction, "personal", trained, instruction.personal_splits),
             },
             weight=float(self.examples),
-            numbers=numbers,
+            numbers={**numbers, **more},
         )
+
+    def _send(
+        self, instruction: Instruction, trained: Adapter, received: Adapter
+    ) -> tuple[dict[str, Packed], dict[str, float]]:
+        """Encode as a real site does, with error feedback if the site has a folder."""
+        federation = instruction.config.federation
+        states, kept = None, Kept()
+        if federation.codec != "fp32" and federation.error_feedback:
+            states = site_states(instruction, received.layout_digest(), needed=False)
+        if states:
+            kept = states.load(instruction.round)
+        payloads, left = encode_payloads(
+            {"adapter": trained},
+            {"adapter": received},
+            federation.codec,
+            kept.state if states else None,
+            new_basis=instruction.config.method != "fedavg",
+        )
+        if states:
+            states.save(instruction.round, left, federation.keep_checkpoints)
+        return payloads, {"state_round": float(kept.round)} if states else {}
 
     def _train(self, instruction: Instruction, received: Adapter) -> Adapter:
         seed = derive_seed(instruction.config.seed, "train", self.name, instruction.round)
@@ -174,6 +199,8 @@ class FakeGrid(Grid):
         Number of nodes; node ``i`` of ``n`` hosts every ``n``-th site by name. Default: one each.
     order : callable, optional
         Reorders the replies of one pull.
+    state : Path, optional
+        Where the sites keep what they need between rounds; by default they have no such place.
     """
 
     def __init__(
@@ -181,6 +208,7 @@ class FakeGrid(Grid):
         sites: dict[str, int] | None = None,
         nodes: int = 0,
         order: Callable[[list[Message]], list[Message]] | None = None,
+        state: Path | None = None,
     ) -> None:
         sites = HOSPITALS if sites is None else sites
         self.sites = {name: FakeSite(name, examples) for name, examples in sites.items()}
@@ -189,6 +217,7 @@ class FakeGrid(Grid):
         self.hosted = {
             derive_seed(7, "node", index): sorted(sites)[index::count] for index in range(count)
         }
+        self.state = state
         self.faults: dict[tuple[str, Action, int], list[Fault]] = {}
         self.refused: set[tuple[str, Action, int]] = set()  # what Flower does not take
         self.sent: list[Instruction] = []
@@ -290,6 +319,7 @@ class FakeGrid(Grid):
         return Message(_through_flower(reply_to_content(reply)), reply_to=message)
 
     def _answer(self, instruction: Instruction) -> Reply | Message | Error | None:
+        instruction = replace(instruction, state_folder=str(self.state or ""))
         reply = self.sites[instruction.site].execute(instruction)
         key = (instruction.site, instruction.action, instruction.round)
         queue = self.faults.get(key)

@@ -13,6 +13,7 @@ from fedapp.adapter import Adapter, LoraPair
 from fedapp.codec import pack
 from fedapp.config import RunConfig
 from fedapp.errors import MergeRefused
+from fedapp.increments import difference
 from fedapp.registry import METHODS, load_half
 from server_app.merges import average_factors
 from server_app.strategies.base import BaseStrategy
@@ -51,8 +52,11 @@ def reply(sent: Adapter, seed: int, site: str, codec: Any = "fp32", keep_a: bool
             return array
         return array + rng.standard_normal(array.shape).astype(np.float32)
 
-    received = pack(sent, codec).unpack()
-    return Update(site, float(10 + seed), pack(received.map(train), codec))
+    trained = sent.map(train)
+    if codec == "fp32":
+        return Update(site, float(10 + seed), pack(trained))
+    increment = pack(difference(trained, sent), codec)
+    return Update(site, float(10 + seed), increment, bases={"adapter": sent})
 
 
 def product(merged: Adapter, name: str) -> Any:
