@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TASKS: dict[str, str] = {
     "sequence-classification": "client_app.tasks.sequence_classification:SequenceClassification",
     "causal-lm": "client_app.tasks.causal_lm:CausalLM",
-    "multiple-choice": "client_app.tasks.multiple_choice:MultipleChoice",
+    "multiple-choice": "client_app.tasks.multiple_choice:multiple_choice",
 }
 
 
@@ -38,5 +38,7 @@ def build_task(config: RunConfig, label_map: Sequence[str], source: ModelSource)
 
     module, _, name = TASKS[config.model.task].partition(":")
     kind = getattr(importlib.import_module(module), name)
-    task: Task = kind(config, list(label_map), load_tokenizer(source))
+    given = [config, list(label_map), load_tokenizer(source)]
+    # A class is the task; a function chooses the class by the base model.
+    task: Task = kind(*given) if isinstance(kind, type) else kind(*given, source)
     return task
