@@ -295,9 +295,12 @@ def test_a_merge_that_overflows_is_refused_and_not_repeated(
 
     _overflow(monkeypatch, type(build_strategy(config)))
     folder = RunFolder.create(config)
-    with pytest.raises(MergeRefused, match="round 2"):
+    grid.inject("Hungary", poisoned(-7e5), round=2)
+    with pytest.raises(MergeRefused, match="round 2") as caught:
         run(grid, config, folder, 1)
 
+    assert "must be finite, got inf at" in str(caught.value)
+    assert "site Hungary sent the largest numbers (up to 7e+05)" in str(caught.value)
     assert grid.trained().count((2, "Hungary")) == 1  # the same updates would come again
     assert newest_checkpoint(folder.checkpoint).round == 1
     assert folder.read_status()["exit_code"] == 4
