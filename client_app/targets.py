@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from fedapp.errors import ConfigError
@@ -43,7 +44,7 @@ def target_layers(
     for target in targets:
         matching = {
             name: layer
-            for name, layer in model.named_modules()
+            for name, layer in model.named_modules(remove_duplicate=False)
             if name == target or name.endswith(f".{target}")
         }
         outside = {name: layer for name, layer in matching.items() if not _inside(name, heads)}
@@ -58,7 +59,9 @@ def target_layers(
                 f"{_advice(target, linear)}"
             )
         for name, layer in outside.items():
-            if id(getattr(layer, "weight", None)) in shared:
+            if isinstance(weight := getattr(layer, "weight", None), Tensor) and (
+                _place(weight) in shared
+            ):
                 raise ConfigError(
                     f"lora.targets names '{target}', but the weight of '{name}' is tied to another "
                     f"module's, so a pair there would change both; {_advice(target, linear)}"
@@ -77,13 +80,19 @@ def _inside(name: str, heads: Sequence[str]) -> bool:
 
 
 def _shared_weights(model: nn.Module) -> set[int]:
-    seen: set[int] = set()
-    shared: set[int] = set()
-    for module in model.modules():
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                (shared if id(parameter) in seen else seen).add(id(parameter))
-    return shared
+    """Return the places of weights that several modules have, or one module under several names."""
+    owners = Counter(
+        _place(parameter)
+        for _, module in model.named_modules(remove_duplicate=False)
+        for parameter in module._parameters.values()
+        if parameter is not None
+    )
+    return {place for place, count in owners.items() if count > 1}
+
+
+def _place(weight: Tensor) -> int:
+    """Where its numbers are: two parameters around the same numbers are tied too."""
+    return weight.data_ptr() or id(weight)  # on the meta device there are none
 
 
 def _advice(target: str, linear: dict[str, nn.Module]) -> str:

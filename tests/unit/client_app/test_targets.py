@@ -17,6 +17,11 @@ class Model(nn.Module):
         )
         self.lm_head = nn.Linear(4, 7, bias=False)
         self.lm_head.weight = self.embedding.weight
+        self.twin = nn.Linear(4, 4)
+        self.again = self.twin  # one module under two names
+        self.copy = nn.Linear(4, 4)
+        self.copy_of_it = nn.Linear(4, 4)
+        self.copy_of_it.weight = nn.Parameter(self.copy.weight.data)  # the same numbers
         self.classifier = nn.ModuleDict({"dense": nn.Linear(4, 4), "value": nn.Linear(4, 2)})
 
 
@@ -41,6 +46,10 @@ def test_a_name_selects_by_the_end_of_the_path_and_never_inside_the_head():
         ("uery", "'uery', but the model has no such layer"),
         ("lm_head", "weight of 'lm_head' is tied"),
         ("embedding", "weight of 'embedding' is tied"),
+        ("twin", "weight of 'twin' is tied"),
+        ("again", "weight of 'again' is tied"),
+        ("copy", "weight of 'copy' is tied"),
+        ("copy_of_it", "weight of 'copy_of_it' is tied"),
         ("norm", r"'layers\.0\.norm' is a LayerNorm and only linear"),
         ("layers", "is a ModuleList and only linear"),
         ("classifier", "is the head"),
