@@ -145,7 +145,10 @@ class DataSection(_Section):
         "source lacks prompt or response",
     )
     context_column: str = _setting("context", "column with the question or beginning of a text")
-    choices_column: str = _setting("choices", "column with the list of 2 to 16 choices")
+    choices_column: str = _setting(
+        "choices",
+        "column with the list of 2 to 16 choices, or one column a choice with commas between",
+    )
     answer_column: str = _setting(
         "answer", "column with the right choice: its number from 0, or its text"
     )
