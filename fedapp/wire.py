@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from pydantic import BaseModel, ConfigDict, FailFast, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from fedapp.codec import Layout, Packed
 from fedapp.config import RunConfig, Scalar
@@ -46,19 +46,25 @@ _STYPE = "fedapp.flat"
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Strict: "1" and true are no numbers.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+# What JSON has no word for.
+_Action = Annotated[Action, Field(strict=False)]
+_Splits = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class _InstructionHeader(_Model):
     wire: int
-    action: Action
+    action: _Action
     site: SiteName
     config: dict[str, Scalar]
     round: int
     layouts: dict[str, str]
     settings: dict[str, Scalar]
-    splits: tuple[str, ...]
-    personal_splits: tuple[str, ...]
+    splits: _Splits
+    personal_splits: _Splits
     progress_file: str
     run: RunIdentity
     state_folder: str
@@ -71,7 +77,7 @@ class _FailureHeader(_Model):
 
 class _ReplyHeader(_Model):
     wire: int
-    action: Action
+    action: _Action
     site: SiteName
     round: int
     layouts: dict[str, str]

@@ -39,7 +39,7 @@ class SiteAnswer:
         """
         site = self.reply.site
         try:
-            description = SiteDescription.model_validate(self.reply.description)
+            description = SiteDescription.model_validate(self.reply.description, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             field = clean(".".join(map(str, first["loc"])))

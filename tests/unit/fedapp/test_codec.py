@@ -304,6 +304,14 @@ FORGED = {
     "scaling is text": (lambda f: f["pairs"][QUERY].__setitem__(2, "2.0"), "wrong-layout"),
     "scaling is true": (lambda f: f["pairs"][QUERY].__setitem__(2, True), "wrong-layout"),
     "scaling overflows": (lambda f: f["pairs"][QUERY].__setitem__(2, 10**400), "wrong-layout"),
+    "foreign name of no pair": (
+        lambda f: f["pairs"].update({"\ud800\x1b" * 9999: 3}),
+        "wrong-layout",
+    ),
+    "foreign name of no shape": (
+        lambda f: f["tensors"].update({"\ud800\x1b" * 9999: 3}),
+        "wrong-layout",
+    ),
     "name is far too long": (lambda f: f["tensors"].update({"x" * 513: [1]}), "wrong-layout"),
     "name has a control character": (
         lambda f: f["tensors"].update({"x\u001b[2J": [1]}),
@@ -365,6 +373,22 @@ class TestLayout:
 
         assert caught.value.reason == reason
         assert len(str(caught.value)) < 600
+        assert str(caught.value).isprintable()
+
+    @pytest.mark.parametrize("where", ["codec", "nbytes", "digest", "layout_digest", "tensors"])
+    @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+    def test_depth_that_can_be_read_but_not_written_is_refused(self, where, opening, closing):
+        fields = json.loads(pack(_example()).layout.to_json())
+        if where == "tensors":
+            fields["tensors"]["classifier.bias"] = ["@"]
+        else:
+            fields[where] = "@"
+        text = json.dumps(fields)
+
+        for depth in range(800, 1000):
+            value = opening * depth + "1" + closing * depth
+            with pytest.raises(UpdateRefused):
+                Layout.from_json(text.replace('"@"', value))
 
     @pytest.mark.parametrize(
         ("text", "reason"),

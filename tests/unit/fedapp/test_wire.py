@@ -8,6 +8,7 @@ import pytest
 from fake_federation import FakeSite, initial_adapter
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from memory import peak
 
 from fedapp.codec import pack
 from fedapp.config import RunConfig
@@ -180,6 +181,9 @@ MALFORMED = {
         reply_to_content(_reply()), metrics={"a": {}, "b": [[0] * 4000] * 20}
     ),
     "name with a control character": _header(reply_to_content(_reply()), site="a\x1b[0m"),
+    "text as weight": _header(reply_to_content(_reply()), weight="59"),
+    "true as round": _header(reply_to_content(_reply()), round=True),
+    "true as metric": _header(reply_to_content(_reply()), metrics={"a/b": {"c": True}}),
     "no name": _header(reply_to_content(_reply()), site=""),
     "long name": _header(reply_to_content(_reply()), site="x" * 101),
     "two arrays": _with_array(Array("float32", (1,), "fedapp.flat", b"1234")),
@@ -202,6 +206,25 @@ def test_a_site_validates_the_settings_again() -> None:
         content_to_instruction(_header(instruction_to_content(_instruction()), config=flat))
     with pytest.raises(ConfigError, match=r"unknown setting 'lora.rang'"):
         content_to_describe(_header(describe_to_content(CONFIG), config={"lora.rang": 1}))
+
+
+@pytest.mark.parametrize("site", ["", "a\x1b[0m", "x" * 101, 3])
+def test_an_instruction_for_no_name_is_refused_in_a_plain_sentence(site: object) -> None:
+    with pytest.raises(WireError, match="field 'site' of the header") as caught:
+        content_to_instruction(_header(instruction_to_content(_instruction()), site=site))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+def test_thousands_of_empty_replies_are_not_reported_one_by_one() -> None:
+    content = _header(descriptions_to_content([]), replies=[{}] * 4000)
+
+    def attempt() -> None:
+        with pytest.raises(WireError, match=r"field 'replies\.0\.wire' of the header"):
+            content_to_descriptions(content)
+
+    attempt()
+    assert peak(attempt) < 2**20
 
 
 def test_a_huge_header_is_refused_unread() -> None:
