@@ -27,6 +27,9 @@ EMBEDDED: dict[str, Embedded] = {
     ),
     "instructions": Embedded("causal-lm", "client_app.data.sources.instructions:read_instructions"),
     "choices": Embedded("multiple-choice", "client_app.data.sources.choices:read_choices"),
+    "sentiment-choices": Embedded(
+        "multiple-choice", "client_app.data.sources.choices_sentiment:read_sentiment_choices"
+    ),
 }
 
 
