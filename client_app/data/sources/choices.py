@@ -1,7 +1,7 @@
 """Four patients of one hospital, one of whom differs from the others: the heart data as choices.
 
-Data: see `client_app.data.sources.heart`. 199 questions: Cleveland 75, Hungary 72, VA Long Beach 44,
-Switzerland 8, where so few patients are healthy.
+Data: see `client_app.data.sources.heart`. 199 questions: Cleveland 75, Hungary 72, VA Long Beach
+44, Switzerland 8, where so few patients are healthy.
 """
 
 from __future__ import annotations
