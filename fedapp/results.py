@@ -10,6 +10,8 @@ import json
 import math
 import os
 import platform
+import re
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -21,8 +23,15 @@ from fedapp.atomic import overwrite, sync_folder, write_bytes
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.paths import user_path
+from fedapp.run_lock import is_held
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+# How `fedapp.atomic` and `fedapp.atomic_folder` name what is not complete.
+_HALF_FILE = re.compile(
+    r"\.(config\.json|metrics\.jsonl|summary\.json|status\.json|report\.html)\.[a-z0-9_]{8}"
+)
+_HALF_FOLDER = re.compile(r"\.adapter\.(old-)?[a-z0-9_]{8}")
 
 State = Literal["running", "completed", "failed", "stopped"]
 
@@ -241,6 +250,33 @@ class RunFolder:
         status = json.loads(self.status_file.read_text(encoding="utf-8"))
         return status if isinstance(status, dict) else {}
 
+    def state(self) -> str:
+        """Return the state that ``status.json`` tells, or "" if there is none.
+
+        A run that it calls running is "interrupted" if its process has gone: killed, or lost with
+        the machine. It can be resumed.
+        """
+        try:
+            status = self.read_status()
+        except ValueError:
+            return ""
+        if status.get("state") == "running" and is_held(self.path) is False:
+            # A completed run whose resumption had changed nothing yet is as it was.
+            earlier = status.get("earlier")
+            status = earlier if isinstance(earlier, dict) else {"state": "interrupted"}
+        return str(status.get("state") or "")
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed process of the run had not finished writing."""
+        for path in sorted(self.path.iterdir()):
+            if _HALF_FILE.fullmatch(path.name) and path.is_file():
+                path.unlink()
+            elif _HALF_FOLDER.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                if ".old-" in path.name and not self.adapter.exists():
+                    path.rename(self.adapter)  # killed between the two renames of its replacement
+                else:
+                    shutil.rmtree(path, ignore_errors=True)
+
 
 def is_free(path: Path) -> bool:
     """Whether a new run may write to ``path``.
@@ -256,11 +292,7 @@ def is_free(path: Path) -> bool:
     folder = RunFolder(path)
     results = (folder.metrics_file, folder.summary_file, folder.adapter, folder.report_file)
     begun = any(file.exists() for file in results) or any(folder.checkpoint.glob("round-*"))
-    try:
-        ended = folder.read_status().get("state") in ("failed", "stopped")
-    except ValueError:
-        return False
-    return ended and not begun
+    return folder.state() in ("failed", "stopped", "interrupted") and not begun
 
 
 def versions() -> dict[str, str]:

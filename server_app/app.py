@@ -15,6 +15,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError, FedappError
 from fedapp.registry import METHODS, load_half
 from fedapp.results import RunFolder
+from fedapp.run_lock import RunLock
 from server_app.log import log
 from server_app.rounds import RoundLoop
 from server_app.strategies.base import BaseStrategy
@@ -87,7 +88,18 @@ def _judge(error: BaseException) -> tuple[int, str]:
 
 @contextmanager
 def status_of(folder: RunFolder, run_id: int) -> Iterator[None]:
-    """Keep ``status.json`` true, whatever happens inside."""
+    """Keep ``status.json`` true, whatever happens inside, and other processes away.
+
+    Raises
+    ------
+    CheckpointError
+        If another process works in the folder. Nothing is changed there then.
+    """
+    try:
+        lock = RunLock(folder.path)
+    except CheckpointError as error:
+        log(f"error: {error}")
+        raise
     try:
         folder.begin_status(run_id)
         yield
@@ -101,4 +113,7 @@ def status_of(folder: RunFolder, run_id: int) -> Iterator[None]:
         except OSError as problem:  # a full disk, most often what ended the run
             log(f"warning: {folder.status_file} was not written: {problem.strerror}")
         raise
-    folder.write_status("completed", run_id=run_id)
+    else:
+        folder.write_status("completed", run_id=run_id)
+    finally:
+        lock.release()

@@ -26,6 +26,7 @@ from server_app.checkpoint import (
     check_roster,
     check_settings,
     newest_checkpoint,
+    remove_leftovers,
     write_checkpoint,
 )
 from server_app.finish import write_adapter, write_results
@@ -120,6 +121,8 @@ class RoundLoop:
     def _saved(self) -> Checkpoint | None:
         if not self.config.resume:
             return None
+        self.folder.remove_leftovers()
+        remove_leftovers(self.folder.checkpoint)
         saved = newest_checkpoint(self.folder.checkpoint)
         self._pin_threads(int(saved.settings.get("train.threads", 0)))
         check_settings(saved.settings, self.config)

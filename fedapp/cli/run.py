@@ -17,6 +17,7 @@ from fedapp.config import RunConfig
 from fedapp.paths import user_path
 from fedapp.report import write_report
 from fedapp.results import RunFolder
+from fedapp.run_lock import still_running
 
 
 def run(
@@ -100,6 +101,7 @@ def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
     elif running.executing():
         running.end_runs(lambda: session.stop_unfinished(home))
         say("Stopped a run that an earlier command had left behind")
+    _look_at(folder)
     current = session.Session(home, running.process, request, typer.echo)
     try:
         return judge(current.execute(), folder, request.log)
@@ -114,6 +116,21 @@ def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
         daemon.end_leftovers(home)
         _mark_stopped(folder, current.run_id, lost.exit_code)
         raise
+
+
+def _look_at(folder: Path) -> None:
+    """See what a run to resume was doing last.
+
+    Raises
+    ------
+    CheckpointError
+        If a command of another project, or `flwr` itself, is at work on it.
+    """
+    state = RunFolder(folder).state()
+    if state == "running":
+        raise still_running(folder)
+    if state == "interrupted":
+        say("The run was interrupted: its process has gone. It continues from its checkpoint")
 
 
 def _mark_stopped(folder: Path, run_id: str, exit_code: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.results import RunFolder, State, finite, is_free, versions
+from fedapp.run_lock import RunLock
 
 
 def _config(root: Path, **changes: object) -> RunConfig:
@@ -68,7 +69,6 @@ def _checkpointed(folder: RunFolder) -> None:
 
 
 TAKEN = {
-    "running": lambda folder: folder.write_status("running"),
     "completed": lambda folder: folder.write_status("completed"),
     "with a checkpoint": _checkpointed,
     "with metrics": lambda folder: (folder.append_metrics([{}]), folder.write_status("failed")),
@@ -85,6 +85,79 @@ def test_any_other_folder_is_taken(tmp_path: Path, what: str) -> None:
     assert not is_free(folder.path)
     with pytest.raises(ConfigError, match="choose another name, or set resume"):
         RunFolder.create(_config(tmp_path, name="one"))
+
+
+def test_a_run_in_progress_takes_its_folder_and_one_that_was_killed_does_not(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    lock = RunLock(folder.path)
+    folder.write_status("running")
+    assert folder.state() == "running"
+    assert not is_free(folder.path)
+
+    lock.release()
+
+    assert folder.state() == "interrupted"
+    assert is_free(folder.path)
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "stopped"])
+def test_a_state_that_was_written_last_stays(tmp_path: Path, state: State) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    assert folder.state() == ""
+    folder.write_status(state)
+
+    assert folder.state() == state
+
+
+def test_a_completed_run_killed_before_its_resumption_began_is_completed(tmp_path: Path) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    folder.write_status("completed", run_id=1)
+    folder.begin_status(2)
+
+    assert folder.state() == "completed"
+
+
+def test_where_there_are_no_locks_running_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    folder.write_status("running")
+    monkeypatch.setattr("fedapp.results.is_held", lambda path: None)
+
+    assert folder.state() == "running"
+
+
+def test_what_a_killed_process_had_not_finished_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    for name in (".status.json.k3_x9a0b", ".metrics.jsonl.abcdefgh", ".report.html.12345678"):
+        (folder.path / name).write_text("half")
+    for name in (".adapter.abcdefgh", ".adapter.old-abcdefgh", "adapter"):
+        (folder.path / name).mkdir()
+    for name in (".notes", ".status.json.backup-of-mine", "metrics.jsonl", ".env.abcdefgh"):
+        (folder.path / name).write_text("mine")
+
+    folder.remove_leftovers()
+
+    left = {path.name for path in folder.path.iterdir()}
+    assert left == {
+        *(".notes", ".status.json.backup-of-mine", "metrics.jsonl", ".env.abcdefgh"),
+        *("adapter", "config.json"),
+    }
+
+
+def test_an_adapter_that_was_being_replaced_comes_back(tmp_path: Path) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    old = folder.path / ".adapter.old-abcdefgh"
+    old.mkdir()
+    (old / "adapter_config.json").write_text("{}")
+    (folder.path / ".adapter.abcdefgh").mkdir()
+
+    folder.remove_leftovers()
+
+    assert [path.name for path in folder.adapter.iterdir()] == ["adapter_config.json"]
+    assert not list(folder.path.glob(".adapter*"))
 
 
 def test_a_file_is_no_free_folder(tmp_path: Path) -> None:
