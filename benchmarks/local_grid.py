@@ -88,6 +88,6 @@ def run_here(
             {"train.threads": 1, **settings, "name": "here", "output-dir": place}
         )
         folder = RunFolder.create(config)
-        summary = RoundLoop(LocalGrid(), build_strategy(config), folder).run()
+        summary = RoundLoop(LocalGrid(), build_strategy(config), folder, simulated=True).run()
         lines = Path(folder.metrics_file).read_text().splitlines()
     return summary, [json.loads(line) for line in lines]
