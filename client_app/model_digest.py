@@ -13,8 +13,9 @@ from fedapp.cache import cache_folder
 from fedapp.errors import ConfigError
 
 # Weights, config.json and whatever a tokenizer may be made of: tokenizer.json, vocab.txt,
-# merges.txt, spiece.model, added_tokens.json, ... Another vocabulary is another model.
-MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
+# merges.txt, spiece.model, added_tokens.json, chat_template.jinja, ... Another vocabulary or
+# template is another model.
+MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 
 
 def model_digest(folder: Path) -> str:

@@ -76,8 +76,10 @@ class LocalSite:
         return replace(reply, numbers={**reply.numbers, "seconds": seconds})
 
     def _describe(self, work: _Work) -> Reply:
-        cut = sum(item["cut"] for item in self._items(work, "train"))
-        description = describe(self.data, work.resident, work.config, work.threads, cut)
+        items = self._items(work, "train")
+        cut = sum(item["cut"] for item in items)
+        unused = len(self.data.splits["train"]) - len(items)
+        description = describe(self.data, work.resident, work.config, work.threads, cut, unused)
         return _reply(work.instruction, description=description.model_dump())
 
     def _initial(self, work: _Work) -> Reply:

@@ -14,7 +14,8 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from client_app.model_digest import MODEL_FILES, model_digest
-from client_app.tiny_models import tiny_encoder
+from client_app.smollm2 import HUB_NAME, smollm2
+from client_app.tiny_models import tiny_decoder, tiny_encoder
 from fedapp.errors import ConfigError
 from fedapp.paths import user_path
 
@@ -113,7 +114,9 @@ def _minilm() -> tuple[Path, str]:
 
 EMBEDDED: dict[str, Callable[[], tuple[Path, str]]] = {
     "minilm": _minilm,
+    "smollm2": lambda: (smollm2(), HUB_NAME),
     "tiny-encoder": lambda: (tiny_encoder(), "embedded:tiny-encoder"),
+    "tiny-decoder": lambda: (tiny_decoder(), "embedded:tiny-decoder"),
 }
 
 

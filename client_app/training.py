@@ -123,15 +123,18 @@ def _groups(items: Items, config: RunConfig, seed: int, epochs: int) -> Iterator
 def _backward(
     resident: ResidentModel, items: Items, group: list[list[int]], cast: torch.autocast
 ) -> Tensor:
-    """Accumulate the gradient of the mean loss over all records of ``group``; returns that loss."""
+    """Accumulate the gradient of the mean loss over ``group``; returns that loss.
+
+    The mean is over all terms of its batches: records, unless the items say otherwise.
+    """
     total = torch.zeros((), device=resident.device)
-    records = sum(map(len, group))
-    for batch_items in group:
+    terms = [sum(items[index].get("terms", 1) for index in batch_items) for batch_items in group]
+    for batch_items, share in zip(group, terms, strict=True):
         batch = resident.task.collate([items[index] for index in batch_items])
         batch = {key: value.to(resident.device) for key, value in batch.items()}
         with cast:
             loss = resident.task.loss(resident.model, batch)
-        loss = loss * (len(batch_items) / records)
+        loss = loss * (share / sum(terms))
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return total

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+from fedapp.config import TrainSection
 
 Record = Mapping[str, Any]
 Batch = dict[str, Tensor]
@@ -37,7 +39,12 @@ class Task(Protocol):
         """Names of the modules trained in full (PEFT's ``modules_to_save``)."""
 
     def prepare(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Turn records into model inputs; each has ``length`` for grouping and ``cut`` (bool)."""
+        """Turn records into model inputs; each has ``length`` for grouping and ``cut`` (bool).
+
+        Where the loss of a batch is no mean over its records, ``terms`` says over how many of an
+        item's own terms it is, so that batches are weighted by them. A record from which nothing
+        can be learned may be left out.
+        """
 
     def collate(self, items: Sequence[Mapping[str, Any]]) -> Batch:
         """Pad and stack prepared items."""
@@ -50,3 +57,17 @@ class Task(Protocol):
 
     def scores(self, device: torch.device) -> Scores:
         """A fresh accumulator."""
+
+
+@runtime_checkable
+class GeneratingTask(Protocol):
+    """A task whose evaluation also lets the model write."""
+
+    def generated(
+        self,
+        model: nn.Module,
+        items: Sequence[Mapping[str, Any]],
+        train: TrainSection,
+        device: torch.device,
+    ) -> dict[str, float]:
+        """Return the metrics of what the model writes, under ``torch.inference_mode``."""

@@ -25,7 +25,7 @@ high normal low sugar ECG LVH abnormal ST depression peak pulse exercise flat ri
 vessels thallium reversible fixed defect yes no none the of is a and what which how old kind does
 show have heart disease findings are blood pressure resting What Which How Is Does Are left
 ventricular hypertrophy abnormality
-""".split()
+"""
 
 
 def tiny_decoder() -> Path:
@@ -53,7 +53,7 @@ def _vocabulary() -> tuple[dict[str, int], list[list[str]]]:
     """
     pieces = [*_SPECIAL, *_byte_characters()]
     merges: list[list[str]] = []
-    for word in _WORDS:
+    for word in _WORDS.split():
         blank = "\u0120"
         for end in range(1, len(word) + 1):
             piece = blank + word[:end]

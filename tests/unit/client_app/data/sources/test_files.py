@@ -242,7 +242,9 @@ def test_a_parquet_file_with_text_in_another_encoding(column: str, tmp_path: Pat
     arrays[column] = pa.Array.from_buffers(pa.string(), 1, latin.buffers())
     pq.write_table(pa.table(arrays), tmp_path / "a.parquet")
 
-    with pytest.raises(DataError, match=r"a\.parquet: a text column holds bytes that are not UTF-8"):
+    with pytest.raises(
+        DataError, match=r"a\.parquet: a text column holds bytes that are not UTF-8"
+    ):
         read(tmp_path / "a.parquet")
 
 
