@@ -119,7 +119,9 @@ def _site_error(failed: list[Reply]) -> FedappError:
         text += f" (the same at {names(same)})"
     if others:
         text += f" (other problems at {names([reply.site for reply in others])}, see above)"
-    return error(text, site=first.site)  # type: ignore[misc]
+    # A node that cannot read its records at all may still know the site that they are of.
+    where = None if text.startswith("site ") else first.site
+    return error(text, site=where)  # type: ignore[misc]
 
 
 def _member(answer: SiteAnswer) -> Member:

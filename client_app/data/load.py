@@ -26,6 +26,7 @@ class _Dealt:
     strata: list[int]
     sites: dict[str, list[int]]
     duplicates: dict[int, int]
+    bad: dict[str, DataError]  # sites whose labels cannot be used
 
 
 def load_sites(config: RunConfig) -> dict[str, SiteData]:
@@ -85,7 +86,12 @@ def _deal(config: RunConfig, find_labels: bool = True) -> _Dealt:
         raise DataError(f"{table.name} holds no records: expected at least 1; check data.source")
     check_held_out(table, config.federation.held_out)
     labelled = schema_class(config.model.task).labelled
-    label_map, strata = _labels(table, config, find_labels) if labelled else ([], _numbers(table))
+    label_map: list[str] = []
+    bad: dict[str, DataError] = {}
+    if labelled:
+        label_map, strata = _labels(table, config, find_labels, bad)
+    else:
+        strata = _numbers(table)
     duplicates = find_duplicates(table.contents)
     if duplicates and config.data.duplicates == "refuse":
         row, first = next(iter(duplicates.items()))
@@ -99,17 +105,26 @@ def _deal(config: RunConfig, find_labels: bool = True) -> _Dealt:
     sites = dict(sorted(deal(table, strata, kept, config.data, config.seed).items()))
     contents = table.contents
     check_disjoint({site: [contents[i] for i in rows] for site, rows in sites.items()}, "sites")
-    return _Dealt(table, label_map, strata, sites, duplicates)
+    return _Dealt(table, label_map, strata, sites, duplicates, bad)
 
 
-def _labels(table: Table, config: RunConfig, may_find: bool) -> tuple[list[str], list[int]]:
-    """Return the label map and every record's index into it."""
+def _labels(
+    table: Table, config: RunConfig, may_find: bool, bad: dict[str, DataError]
+) -> tuple[list[str], list[int]]:
+    """Return the label map and every record's index into it.
+
+    A label outside the map is the problem of its natural site alone, and put in ``bad``.
+    """
     label_map = resolve_label_map(table, config.data.labels, may_find=may_find)
     index = {label: number for number, label in enumerate(label_map)}
     for row, label in enumerate(table.strata):
         if label not in index:
-            raise not_in_map(label, table, row + 1, table.sites[row] if table.sites else None)
-    return label_map, [index[label] for label in table.strata]
+            site = table.sites[row] if table.sites else None
+            error = not_in_map(label, table, row + 1, site)
+            if site is None:
+                raise error
+            bad.setdefault(site, error)
+    return label_map, [index.get(label, -1) for label in table.strata]
 
 
 def _numbers(table: Table) -> list[int]:
@@ -133,6 +148,8 @@ def _build(dealt: _Dealt, site: str, config: RunConfig) -> SiteData:
             "check the site's name, data.site-column and data.partition",
             site=site,
         )
+    if site in dealt.bad:
+        raise dealt.bad[site]
     notes, dropped = _notes(dealt, site, config)
     if not rows:
         raise DataError(

@@ -130,10 +130,20 @@ def test_a_label_outside_the_map_names_site_and_row(config: Config) -> None:
 
 
 def test_one_site_alone_answers_for_every_row_with_its_own_name(config: Config) -> None:
-    settings = config([*rows("A"), ("odd one", "maybe", "Muster, Maria")], data__labels="no,yes")
+    settings = config([*rows("A"), (" ", "yes", "Muster, Maria")], data__labels="no,yes")
 
-    with pytest.raises(DataError, match=r"site A: .*row 21: a value of 5 characters is not in"):
+    with pytest.raises(DataError, match=r"site A: .*row 21: expected text, got nothing"):
         load_site(settings, "A")
+
+
+def test_a_label_outside_the_map_does_not_stop_the_other_sites(config: Config) -> None:
+    settings = config([*rows("A"), *rows("B"), ("odd", "maybe", "B")], data__labels="no,yes")
+
+    found = load_usable_sites(settings)
+
+    assert found["A"] == load_site(settings, "A") == load_site(config(rows("A")), "A")
+    assert str(found["B"]).startswith("site B: ")
+    assert "row 41: a value of 5 characters is not in data.labels" in str(found["B"])
 
 
 def test_labels_that_must_not_be_found_are_asked_for(config: Config) -> None:
