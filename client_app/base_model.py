@@ -25,6 +25,7 @@ _HEADS = [
     "pre_classifier",
     "pooler",
     "qa_outputs",
+    "sequence_summary",
     "logits_proj",
     "lm_head",
 ]
