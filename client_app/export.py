@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.pytorch_utils import Conv1D
 
 from client_app.base_model import load_base
+from client_app.data.schemas import schema_class
 from client_app.quiet import quiet_transformers
 from client_app.sources import ModelSource, resolve_model
 from client_app.tasks import build_task
@@ -33,8 +34,8 @@ _PROBE = 7919  # a number of labels that no layer has as its width
 def merge_into_base(run_folder: Path, target: Path) -> Path:
     """Write the base model with ``scaling * B A`` added to its weights and the trained heads.
 
-    ``AutoModelForSequenceClassification.from_pretrained(target)`` loads the result. The folder
-    appears as a whole or not at all.
+    ``AutoModelForSequenceClassification.from_pretrained(target)``, or the class of transformers
+    for the run's task, loads the result. The folder appears as a whole or not at all.
 
     Parameters
     ----------
@@ -67,7 +68,9 @@ def merge_into_base(run_folder: Path, target: Path) -> Path:
         iter((content.get("sites") or {}).values()), {}
     )  # what all sites agreed on
     _check_base(site.get("base_model_digest"), source)
-    labels = _labels(site.get("label_map") or config.data.labels, source, adapter)
+    labels: list[str] = []
+    if schema_class(config.model.task).labelled:
+        labels = _labels(site.get("label_map") or config.data.labels, source, adapter)
     task = build_task(config, labels, source)
     model = load_base(config, task, source, torch.device("cpu"))
     merge(model, adapter)

@@ -3,8 +3,15 @@ import json
 import numpy as np
 import pytest
 import torch
+from choice_models import QUESTIONS, choice_task
 from tiny_families import save_family
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMultipleChoice,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    pipeline,
+)
 
 from client_app.export import merge_into_base
 from client_app.models import load_resident
@@ -17,28 +24,30 @@ LABELS = ["healthy", "ill", "unclear"]
 TEXTS = ["no chest pain", "typical angina , 63 years , male", "x"]
 
 
-def make_run(tmp_path, family, **site):
-    """A finished run with a noisy adapter; returns its folder, its resident model and logits."""
+def make_run(tmp_path, family, task="sequence-classification", records=None, **site):
+    """A finished run with a noisy adapter; returns its folder and the output of its model."""
     base, targets = save_family(family, tmp_path / "base")
     config = RunConfig.from_flat(
         {
             "model.source": str(base),
+            "model.task": task,
             "lora.targets": targets,
             "output-dir": str(tmp_path / "runs"),
             "name": "one",
         }
     )
-    resident = load_resident(config, LABELS)
+    labels = LABELS if task == "sequence-classification" else []
+    resident = load_resident(config, labels)
     rng = np.random.default_rng(0)
     adapter = resident.parameters.read().map(
         lambda _, array: (0.3 * rng.standard_normal(array.shape)).astype(np.float32)
     )
     resident.parameters.load(adapter)
     folder = RunFolder.create(config)
-    sites = {"A": {"label_map": LABELS, "base_model_digest": resident.base_digest} | site}
+    sites = {"A": {"label_map": labels, "base_model_digest": resident.base_digest} | site}
     folder.write_config(config, {}, sites=sites)
     save_peft(adapter, folder.adapter, resident.peft_config, "# the card\n")
-    items = resident.task.prepare([{"text": text, "label": 0} for text in TEXTS])
+    items = resident.task.prepare(records or [{"text": text, "label": 0} for text in TEXTS])
     with torch.inference_mode():
         logits = resident.task.output(resident.model, resident.task.collate(items))
     return folder.path, logits
@@ -59,6 +68,20 @@ def test_the_merged_folder_needs_no_peft(tmp_path, family):
     assert list(model.config.id2label.values()) == LABELS
     assert (target / "README.md").read_text() == "# the card\n"
     assert not list(target.glob("*.bin"))
+
+
+@pytest.mark.parametrize("family", ["bert", "electra", "gpt2", "llama"])
+def test_multiple_choice_needs_no_peft_either(tmp_path, family):
+    run, expected = make_run(tmp_path, family, "multiple-choice", QUESTIONS)
+    target = merge_into_base(run, tmp_path / "merged")
+    task = choice_task(target)
+    decoder = family in ("gpt2", "llama")
+    loader = AutoModelForCausalLM if decoder else AutoModelForMultipleChoice
+    model = loader.from_pretrained(target).eval()
+    assert type(model).__module__.startswith("transformers.")
+    with torch.inference_mode():
+        scores = task.output(model, task.collate(task.prepare(QUESTIONS)))
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_it_answers_with_the_run_s_labels(tmp_path):
