@@ -39,7 +39,7 @@ class Desk:
 
     def fedapp(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments)
-        output, errors = process.communicate(timeout=180)
+        output, errors = process.communicate(timeout=600)
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
     def daemon(self, project: Path) -> daemon.Daemon:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +11,22 @@ from typing import Any
 
 import pytest
 from fake_federation import HOSPITALS, FakeGrid, FakeSite, initial_adapter, silent
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from kill_points import BEFORE_ITS_CHECKPOINT, IN_A_ROUND, POINTS, Arming
 
 from fedapp.codec import pack
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, MissingReplies
 from fedapp.results import RunFolder
+from fedapp.run_lock import RunLock
 from server_app import checkpoint as checkpoint_module
-from server_app import rounds as rounds_module
-from server_app import training_round
 from server_app.app import run
 from server_app.checkpoint import newest_checkpoint
 
 Settings = Callable[..., RunConfig]
+Whole = Callable[[RunConfig], RunFolder]
 METHODS = ("fedavg", "svd", "fedsvd", "subspace-reg")
 
 
@@ -29,92 +34,41 @@ class Interrupted(BaseException):
     """Stands for a kill: nothing in the product catches it by name."""
 
 
-def _stop(*args: Any, **kwargs: Any) -> Any:
-    raise Interrupted
-
-
-def _before_send(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
-    def at_round_2(messages: list[Any]) -> None:
-        if messages[0].metadata.group_id == "2":
-            _stop()
-
-    grid.before_push = at_round_2
-
-
-def _while_collecting(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
-    def at_round_2() -> None:
-        if (2, "Hungary") in grid.trained():
-            _stop()
-
-    grid.before_pull = at_round_2
-
-
-def _after_validation(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
-    original = training_round.TrainingRound._merge
-
-    def at_round_2(self: Any, round: int, *args: Any) -> Any:
-        return _stop() if round == 2 else original(self, round, *args)
-
-    patch.setattr(training_round.TrainingRound, "_merge", at_round_2)
-
-
-def _before_checkpoint(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
-    original = rounds_module.write_checkpoint
-
-    def at_round_2(folder: Path, checkpoint: Any, keep: int) -> Any:
-        return _stop() if checkpoint.round == 2 else original(folder, checkpoint, keep)
-
-    patch.setattr(rounds_module, "write_checkpoint", at_round_2)
-
-
-def _during_checkpoint(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
-    """As a kill leaves it: half of the files in a temporary folder."""
-
-    def at_round_2(target: Path, fill: Callable[[Path], None]) -> None:
-        if target.name == "round-000002":
-            temporary = target.parent / f".{target.name}.abc"
-            temporary.mkdir()
-            (temporary / "state.json").write_text('{"format": 1, "round"')
-            _stop()
-        original(target, fill)
-
-    original = checkpoint_module.write_folder
-    patch.setattr(checkpoint_module, "write_folder", at_round_2)
-
-
-def _between_rounds(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
-    original = rounds_module.RoundLoop._round
-
-    def after_round_2(self: Any, round: int, roster: Any) -> None:
-        return _stop() if round == 3 else original(self, round, roster)
-
-    patch.setattr(rounds_module.RoundLoop, "_round", after_round_2)
-
-
-def _in_the_baseline(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds_module.RoundLoop, "_final_test", _stop)
-
-
-POINTS = {
-    "before send": _before_send,
-    "while collecting": _while_collecting,
-    "after validation": _after_validation,
-    "before checkpoint": _before_checkpoint,
-    "during checkpoint": _during_checkpoint,
-    "between rounds": _between_rounds,
-    "after the baseline": _in_the_baseline,
-}
-
-
 def _interrupt(
-    config: RunConfig, point: Callable[..., None], grid: FakeGrid | None = None
+    config: RunConfig, point: str, round: int = 2, grid: FakeGrid | None = None
 ) -> RunFolder:
-    folder, grid = RunFolder.create(config), grid or FakeGrid()
+    """Begin a run, or resume one, that is struck; nothing is tidied up or told from then on."""
+    again = bool(config.resume)
+    folder = RunFolder.open(Path(config.resume)) if again else RunFolder.create(config)
     with pytest.MonkeyPatch.context() as patch:
-        point(grid, patch)
+
+        def strike() -> None:
+            patch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
+            patch.setattr(RunFolder, "end_status", lambda *args: None)
+            raise Interrupted
+
+        POINTS[point](Arming(round, strike, patch.setattr))
         with pytest.raises(Interrupted):
-            run(grid, config, folder, 1)
+            run(grid or FakeGrid(), config, folder, 1)
+    assert folder.state() == "interrupted"
     return folder
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A run with the same settings that nothing interrupts, made once."""
+    root, known = tmp_path_factory.mktemp("whole"), dict[str, RunFolder]()
+
+    def whole(config: RunConfig) -> RunFolder:
+        key = f"{config.digest()} {config.federation.local_only}"
+        if key not in known:
+            config = config.with_changes({"output-dir": str(root), "name": f"{len(known)}"})
+            folder = RunFolder.create(config)
+            run(FakeGrid(), config, folder, 1)
+            known[key] = folder
+        return known[key]
+
+    return whole
 
 
 def _resume(folder: RunFolder, config: RunConfig, grid: FakeGrid | None = None) -> RunFolder:
@@ -122,6 +76,11 @@ def _resume(folder: RunFolder, config: RunConfig, grid: FakeGrid | None = None) 
     reopened = RunFolder.open(folder.path)
     run(grid or FakeGrid(), again, reopened, 2)
     return reopened
+
+
+def _summary(folder: RunFolder) -> dict[str, Any]:
+    summary = json.loads(folder.summary_file.read_text())
+    return {key: value for key, value in summary.items() if key not in ("name", "wall_seconds")}
 
 
 def _comparable(folder: RunFolder) -> list[dict[str, Any]]:
@@ -132,21 +91,22 @@ def _comparable(folder: RunFolder) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [point for point in POINTS if point != "while resuming"])
 @pytest.mark.parametrize("method", METHODS)
-def test_resume_is_bit_identical(settings: Settings, method: str, point: str) -> None:
-    common = {"method": method, "federation__fraction": 0.75}
-    whole = RunFolder.create(settings(name="whole", **common))
-    run(FakeGrid(), settings(name="whole", **common), whole, 1)
+def test_resume_is_bit_identical(
+    settings: Settings, uninterrupted: Whole, method: str, point: str
+) -> None:
+    config = settings(method=method, federation__fraction=0.75)
+    whole = uninterrupted(config)
 
-    config = settings(name="parts", **common)
-    parts = _resume(_interrupt(config, POINTS[point]), config)
+    parts = _resume(_interrupt(config, point), config)
 
     summaries = [json.loads(f.summary_file.read_text()) for f in (whole, parts)]
     assert summaries[0]["adapter_digest"] == summaries[1]["adapter_digest"]
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         assert (whole.adapter / name).read_bytes() == (parts.adapter / name).read_bytes()
     assert _comparable(whole) == _comparable(parts)
+    assert not [*parts.path.glob(".*"), *parts.checkpoint.glob(".*")]
     for key in ("sites", "mean", "worst", "training_seconds", "bytes_down"):
         assert summaries[0][key] == summaries[1][key]
     # The second process fetched the initial adapter once more, for the local-only baseline.
@@ -160,24 +120,95 @@ def test_resume_is_bit_identical(settings: Settings, method: str, point: str) ->
     }
 
 
-def test_a_run_killed_twice_still_ends_the_same(settings: Settings) -> None:
-    whole = RunFolder.create(settings(name="whole"))
-    run(FakeGrid(), settings(name="whole"), whole, 1)
-    config = settings(name="parts")
-    folder = _interrupt(config, _before_send)
-    with pytest.MonkeyPatch.context() as patch:
-        _between_rounds(FakeGrid(), patch)
-        with pytest.raises(Interrupted):
-            _resume(folder, config)
+@examples(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    method=st.sampled_from(METHODS),
+    fraction=st.sampled_from([1.0, 0.75, 0.5]),
+    strikes=st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from(list(IN_A_ROUND))), min_size=1, max_size=3
+    ),
+)
+def test_however_often_and_wherever_a_run_is_killed(
+    settings: Settings,
+    uninterrupted: Whole,
+    method: str,
+    fraction: float,
+    strikes: list[tuple[int, str]],
+) -> None:
+    common = {"method": method, "federation__fraction": fraction, "federation__local_only": False}
+    config = settings(name=f"run-{secrets.token_hex(4)}", **common)
+    folder: RunFolder | None = None
+    done = 0
+    for round, point in sorted(strikes, key=lambda strike: strike[0]):
+        if round > done:  # else the run is beyond it
+            resume = {"resume": str(folder.path)} if folder else {}
+            folder = _interrupt(config.with_changes(resume), point, round)
+            done = newest_checkpoint(folder.checkpoint).round
+            assert done == (round - 1 if point in BEFORE_ITS_CHECKPOINT else round)
+    assert folder is not None
 
     _resume(folder, config)
 
+    whole = uninterrupted(config)
     assert _comparable(whole) == _comparable(folder)
+    assert _summary(whole) == _summary(folder)
+
+
+def test_a_run_killed_while_it_resumes_still_ends_the_same(
+    settings: Settings, uninterrupted: Whole
+) -> None:
+    config = settings()
+    folder = _interrupt(config, "before checkpoint")
+    _interrupt(config.with_changes({"resume": str(folder.path)}), "while resuming")
+
+    _resume(folder, config)
+
+    assert _comparable(uninterrupted(config)) == _comparable(folder)
+
+
+def test_what_a_kill_left_half_written_is_removed_at_resume(settings: Settings) -> None:
+    folder = _interrupt(settings(), "during checkpoint")
+    (left,) = folder.checkpoint.glob(".round-000002.*")
+    assert [path.name for path in left.iterdir()] == ["state.safetensors"]
+    (folder.path / ".status.json.abcdefgh").write_text("{")
+    foreign = folder.checkpoint / ".round-notes"
+    foreign.write_text("mine")
+
+    # Before anything else: this resumption is refused and still tidies up.
+    with pytest.raises(CheckpointError, match=r"train\.learning-rate"):
+        _resume(folder, settings(train__learning_rate=0.5))
+
+    assert not left.exists()
+    assert not list(folder.path.glob(".status*"))
+    assert foreign.exists()
+
+
+def test_two_processes_do_not_work_in_one_folder(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedapp.run_lock._PATIENCE", 0.0)
+    config = settings()
+    folder = _interrupt(config, "between rounds")
+    before = folder.status_file.read_bytes()
+    lock = RunLock(folder.path)
+
+    with pytest.raises(
+        CheckpointError, match="is in progress in another process; wait for its end"
+    ):
+        _resume(folder, config)
+
+    lock.release()
+    assert folder.status_file.read_bytes() == before
+    assert "error: the run" in capsys.readouterr().out
+    _resume(folder, config)
+    assert folder.state() == "completed"
 
 
 def test_resuming_trains_only_what_is_left(settings: Settings) -> None:
     config, grid = settings(), FakeGrid()
-    folder = _interrupt(config, _between_rounds)
+    folder = _interrupt(config, "between rounds")
 
     _resume(folder, config, grid)
 
@@ -185,12 +216,11 @@ def test_resuming_trains_only_what_is_left(settings: Settings) -> None:
 
 
 def test_a_corrupt_checkpoint_is_named_and_the_one_before_used(
-    settings: Settings, capsys: pytest.CaptureFixture[str]
+    settings: Settings, uninterrupted: Whole, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = RunFolder.create(settings(name="whole"))
-    run(FakeGrid(), settings(name="whole"), whole, 1)
-    config, grid = settings(name="parts"), FakeGrid()
-    folder = _interrupt(config, _between_rounds)
+    config, grid = settings(), FakeGrid()
+    whole = uninterrupted(config)
+    folder = _interrupt(config, "between rounds")
     state = folder.checkpoint / "round-000002" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1] + b"\x00")
     capsys.readouterr()
@@ -204,7 +234,7 @@ def test_a_corrupt_checkpoint_is_named_and_the_one_before_used(
 
 
 def test_another_setting_is_named(settings: Settings) -> None:
-    folder = _interrupt(settings(), _between_rounds)
+    folder = _interrupt(settings(), "between rounds")
 
     with pytest.raises(CheckpointError, match=r"'train.learning-rate' is 0.5, but the run to"):
         _resume(folder, settings(train__learning_rate=0.5))
@@ -218,7 +248,7 @@ def test_other_records_of_the_same_number_are_refused(settings: Settings) -> Non
         return made
 
     config = settings()
-    folder = _interrupt(config, _between_rounds, grid("d1"))
+    folder = _interrupt(config, "between rounds", grid=grid("d1"))
 
     with pytest.raises(CheckpointError, match=r"site Hungary: data digest: d2, but the .* had d1"):
         _resume(folder, config, grid("d2"))
@@ -245,7 +275,7 @@ def test_other_records_of_the_same_number_are_refused(settings: Settings) -> Non
 )
 def test_a_setting_without_influence_may_differ(settings: Settings, change: dict[str, Any]) -> None:
     config = settings()
-    folder = _interrupt(config, _between_rounds)
+    folder = _interrupt(config, "between rounds")
 
     _resume(
         folder,
@@ -287,7 +317,7 @@ def test_a_run_that_lost_a_site_goes_on_with_fewer_replies(settings: Settings) -
 def test_other_models_or_labels_are_refused(
     settings: Settings, change: dict[str, Any], sentence: str
 ) -> None:
-    folder = _interrupt(settings(), _between_rounds)
+    folder = _interrupt(settings(), "between rounds")
     grid = FakeGrid()
     for site in grid.sites.values():
         site.changes = change
@@ -309,7 +339,7 @@ def test_the_assigned_number_of_threads_belongs_to_the_run(
         monkeypatch.setattr(FakeSite, "_describe", described)
 
     with_cores(2)
-    folder = _interrupt(settings(), _between_rounds)
+    folder = _interrupt(settings(), "between rounds")
     stored = json.loads(folder.config_file.read_text())
     assert stored["settings"]["train.threads"] == 2
 
@@ -327,7 +357,7 @@ def test_the_assigned_number_of_threads_belongs_to_the_run(
 
 
 def test_other_sites_or_records_are_refused(settings: Settings) -> None:
-    folder = _interrupt(settings(), _between_rounds)
+    folder = _interrupt(settings(), "between rounds")
 
     with pytest.raises(CheckpointError, match=r"site Hungary: records: .*61"):
         _resume(folder, settings(), FakeGrid({**HOSPITALS, "Hungary": 61}))
@@ -336,7 +366,7 @@ def test_other_sites_or_records_are_refused(settings: Settings) -> None:
 
 
 def test_metrics_that_lost_rows_are_refused(settings: Settings) -> None:
-    folder = _interrupt(settings(), _between_rounds)
+    folder = _interrupt(settings(), "between rounds")
     folder.metrics_file.write_text("")
 
     with pytest.raises(CheckpointError, match="restore the file or start a new run"):
@@ -344,7 +374,7 @@ def test_metrics_that_lost_rows_are_refused(settings: Settings) -> None:
 
 
 def test_no_checkpoint_no_resume(settings: Settings) -> None:
-    folder = _interrupt(settings(), _between_rounds)
+    folder = _interrupt(settings(), "between rounds")
     shutil.rmtree(folder.checkpoint)
 
     with pytest.raises(CheckpointError, match=r"no usable checkpoint in .*there is none"):
