@@ -110,10 +110,11 @@ class KillerApp:
         for old, new in _COMPONENTS.items():
             assert old in text
             text = text.replace(old, new)
-        start = text.index("fab-include = ")
-        end = text.index("\n", start)
-        text = text[:start] + 'fab-include = ["killer/*.py"]' + text[end:]
+        text = text.replace("fab-include = [", 'fab-include = ["killer/*.py", ')
         (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+        for package in ("fedapp", "server_app", "client_app"):
+            source, ignored = ROOT / package, shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, folder / package, ignore=ignored)
 
     def arm(self, point: str, round: int, *, everybody: bool = True) -> None:
         """Choose the point; with ``everybody`` false only the server's process is killed."""
