@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ SERVER = '''
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
