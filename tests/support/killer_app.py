@@ -21,7 +21,6 @@ SERVER = '''
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
