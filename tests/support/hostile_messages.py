@@ -326,6 +326,8 @@ def _size(layout: Any, most: int) -> int:
     try:
         shapes = [shape for pair in layout["pairs"].values() for shape in pair[:2]]
         shapes += layout["tensors"].values()
+        if any(type(size) is not int or size > 2**40 for shape in shapes for size in shape):
+            return 0  # a text times a number is a long text
         counts = [math.prod(shape) for shape in shapes]
         if layout["codec"] == "int8":
             rows = [shape[0] if len(shape) > 1 else 1 for shape in shapes]
