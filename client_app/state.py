@@ -16,6 +16,7 @@ import logging
 import re
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,6 +85,11 @@ class SiteStates:
 
         One that is damaged, or of another run, site, model or format, is named in the log, and
         nothing is returned: the state before it would bring back what was sent since.
+
+        Raises
+        ------
+        SiteStateError
+            If this process may not read the folder.
         """
         earlier = [number for number in self._rounds() if number < round]
         if not earlier:
@@ -125,13 +131,9 @@ class SiteStates:
             self._of_site.chmod(0o700)
             write_bytes(self._path(round), data, mode=0o600)
         except OSError as error:
-            log.error("site %s, round %d: %s: %s", self._site, round, self.folder, error)
-            raise SiteStateError(
-                "what the site keeps between rounds cannot be written "
-                f"({error.strerror or type(error).__name__}); make room in its state folder, or "
-                "make it writable"
-            ) from None
-        self._prune(round, keep)
+            raise self._unusable("written", error) from None
+        with suppress(OSError):  # the next round tries again
+            self._prune(round, keep)
 
     def _header(self, round: int) -> _Header:
         return _Header(FORMAT, self._site, self._run, round, self._layout)
@@ -140,8 +142,20 @@ class SiteStates:
         return self.folder / f"round-{round:06d}.safetensors"
 
     def _rounds(self) -> list[int]:
-        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        try:
+            names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        except OSError as error:
+            raise self._unusable("read", error) from None
         return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
+
+    def _unusable(self, what: str, error: OSError) -> SiteStateError:
+        """Return the sentence for the coordinator; the path stays in this site's own log."""
+        log.error("site %s: %s: %s", self._site, self.folder, error)
+        return SiteStateError(
+            f"what the site keeps between its rounds cannot be {what} "
+            f"({error.strerror or type(error).__name__}); make room in its state folder, and let "
+            "the site read and write there"
+        )
 
     def _read(self, round: int) -> State:
         path = self._path(round)

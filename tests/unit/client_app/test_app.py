@@ -118,6 +118,25 @@ def test_outside_a_simulation_the_coordinator_names_no_file(config, tmp_path):
     assert not (tmp_path / "p.jsonl").exists()
 
 
+def test_outside_a_simulation_a_site_keeps_its_state_where_its_operator_says(config, tmp_path):
+    short = config.with_changes({"federation.codec": "int8"})
+    payloads = ask(Action.INITIAL, config, node_config={"site": "a"}).payloads
+    named = {"run": "0a" * 16, "state_folder": str(tmp_path / "coordinator")}
+
+    refused = ask(Action.TRAIN, short, payloads, {"site": "a"}, **named)
+    node = {"site": "a", "state-folder": str(tmp_path / "own")}
+    deployed = ask(Action.TRAIN, short, payloads, node, **named)
+    simulated = ask(Action.TRAIN, short, payloads, **named)
+
+    assert refused.failure.kind == "ConfigError"
+    assert "state-folder" in refused.failure.message
+    assert [deployed.failure, simulated.failure] == [None, None]
+    assert [path.name for path in (tmp_path / "own").rglob("*.safetensors")] == [
+        "round-000001.safetensors"
+    ]
+    assert len([*(tmp_path / "coordinator").rglob("*.safetensors")]) == 1, "the simulation's"
+
+
 def test_a_site_that_is_not_here_is_refused(config):
     reply = ask(Action.EVALUATE, config, site="z")
 

@@ -15,12 +15,14 @@ from transformers import modeling_utils
 import client_app
 from client_app.data import SiteData
 from client_app.data_digest import data_digest
+from client_app.methods.base import LocalRule
 from client_app.models import load_resident
 from client_app.site import LocalSite
 from fedapp.adapter import Adapter
 from fedapp.codec import pack
 from fedapp.config import RunConfig
 from fedapp.exchange import Action, Instruction, SiteDescription
+from fedapp.increments import add
 
 SETTINGS = {
     "model.source": "embedded:tiny-encoder",
@@ -47,7 +49,7 @@ def make_data(site="north", count=14):
 
 def run(site, action=Action.TRAIN, config=None, round=1, adapter=None, **kwargs):
     config = config or make_config()
-    payloads = {} if adapter is None else {"adapter": pack(adapter, config.federation.codec)}
+    payloads = {} if adapter is None else {"adapter": pack(adapter)}
     return site.execute(
         Instruction(action, site.data.site, config, round, payloads=payloads, **kwargs)
     )
@@ -312,6 +314,133 @@ def test_threads_are_put_back(site, initial):
 
     assert ok(description).description["threads"] == before + 1
     assert torch.get_num_threads() == before
+
+
+NEXT_TO_IT = {"run": "0a" * 16}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Where a site of a run keeps what it needs between its rounds."""
+    return {**NEXT_TO_IT, "state_folder": str(tmp_path / "sites")}
+
+
+def digest(reply):
+    return ok(reply).payloads["adapter"].layout.digest
+
+
+@pytest.mark.parametrize("method", ["fedavg", "svd", "fedsvd", "subspace-reg"])
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+def test_a_short_update_is_the_increment_and_feeds_back(site, initial, place, method, codec):
+    config = make_config(method=method, **{"federation.codec": codec})
+    exact = ok(run(site, config=make_config(method=method), adapter=initial))
+    bare = config.with_changes({"federation.error-feedback": False})
+
+    first = ok(run(site, config=config, adapter=initial, **place))
+    second = ok(run(site, config=config, adapter=initial, round=2, **place))
+    other = ok(run(LocalSite(make_data()), config=bare, adapter=initial, round=2, **place))
+
+    trained = flat(exact.payloads["adapter"].unpack())
+    for name, array in flat(add(initial, first.payloads["adapter"].unpack())).items():
+        work = np.abs(trained[name] - flat(initial)[name]).max()
+        assert np.abs(array - trained[name]).max() <= 0.005 * work
+    assert digest(second) != digest(other), "what round 1 lost is in it"
+    assert (first.numbers["state_round"], second.numbers["state_round"]) == (0.0, 1.0)
+    assert "state_round" not in other.numbers | exact.numbers
+
+
+def test_a_repeat_and_another_process_give_the_same_update(site, initial, place):
+    config = make_config(method="svd", **{"federation.codec": "int8"})
+    rounds = [digest(run(site, config=config, adapter=initial, round=r, **place)) for r in (1, 2)]
+
+    again = LocalSite(make_data())
+
+    assert digest(run(again, config=config, adapter=initial, round=2, **place)) == rounds[1]
+    assert digest(run(again, config=config, adapter=initial, round=1, **place)) == rounds[0]
+    assert digest(run(site, config=config, adapter=initial, round=2, **place)) == rounds[1]
+
+
+@pytest.mark.parametrize("lost", ["file", "folder", "content"])
+def test_a_site_that_lost_its_state_starts_from_zero_and_says_so(site, initial, tmp_path, lost):
+    config = make_config(**{"federation.codec": "int8"})
+    place = {**NEXT_TO_IT, "state_folder": str(tmp_path / "sites")}
+    fresh = {**NEXT_TO_IT, "state_folder": str(tmp_path / "others")}
+    ok(run(site, config=config, adapter=initial, **place))
+    (path,) = (tmp_path / "sites").rglob("*.safetensors")
+    if lost == "file":
+        path.unlink()
+    elif lost == "folder":
+        shutil.rmtree(tmp_path / "sites")
+    else:
+        path.write_bytes(path.read_bytes()[:100])
+
+    reply = ok(run(site, config=config, adapter=initial, round=2, **place))
+
+    assert reply.numbers["state_round"] == 0.0
+    assert digest(reply) == digest(run(site, config=config, adapter=initial, round=2, **fresh))
+    assert ok(run(site, config=config, adapter=initial, round=3, **place)).numbers[
+        "state_round"
+    ] == (2.0)
+
+
+def test_in_fp32_a_site_keeps_nothing(site, initial, place, tmp_path):
+    reply = ok(run(site, adapter=initial, **place))
+
+    assert "state_round" not in reply.numbers
+    assert not (tmp_path / "sites").exists()
+
+
+def test_feedback_needs_a_place_before_it_trains(site, initial, monkeypatch):
+    config = make_config(**{"federation.codec": "int8"})
+    monkeypatch.setattr("client_app.site.train", lambda *a, **k: pytest.fail("it trains"))
+
+    failure = run(site, config=config, adapter=initial, **NEXT_TO_IT).failure
+
+    assert failure.kind == "ConfigError"
+    assert "state-folder=" in failure.message
+
+
+def test_without_a_run_each_update_is_encoded_alone(site, initial):
+    config = make_config(**{"federation.codec": "int8"})
+
+    digests = {digest(run(site, config=config, adapter=initial)) for _ in range(2)}
+
+    assert len(digests) == 1
+
+
+class Counts(LocalRule):
+    """A method that remembers how often it has trained, and an offset."""
+
+    def begin(self, received, settings, steps):
+        self.before = received["adapter"]
+        self.count = getattr(self, "count", 0)
+
+    def state_dict(self):
+        return {"count": self.count + 1, "offset": self.before}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+        assert state["offset"].is_finite()
+
+    def numbers(self):
+        return {"count": float(self.count)}
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int8"])
+def test_a_method_finds_again_what_it_kept(site, initial, place, codec, monkeypatch, tmp_path):
+    monkeypatch.setattr("client_app.site.load_half", lambda _: Counts)
+    config = make_config(**{"federation.codec": codec})
+
+    counts = []
+    for number in (1, 2, 2, 4):
+        reply = ok(
+            run(LocalSite(make_data()), config=config, adapter=initial, round=number, **place)
+        )
+        counts.append((reply.numbers["count"], reply.numbers["state_round"]))
+
+    assert counts == [(0, 0), (1, 1), (1, 1), (2, 2)]
+    assert run(site, config=config, adapter=initial).failure.kind == "TrainingError"
+    assert not any(name.startswith("count") for name in reply.payloads), "it never leaves"
 
 
 OTHER_PROCESS = """
