@@ -57,6 +57,19 @@ def test_round_trip_is_bit_exact_and_complete(tmp_path):
         }
 
 
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_what_is_no_folder_is_left_alone(tmp_path, kind):
+    (tmp_path / "home").mkdir()
+    target = tmp_path / "target"
+    if kind == "link":
+        target.symlink_to(tmp_path / "home")
+    else:
+        target.write_text("mine")
+    with pytest.raises(ConfigError, match="target is a link or a file; name a folder"):
+        save_peft(make_adapter(), target, CONFIG, "one")
+    assert not any((tmp_path / "home").iterdir())
+
+
 def test_a_saved_adapter_is_replaced_but_nothing_else(tmp_path):
     save_peft(make_adapter(), tmp_path / "adapter", CONFIG, "one")
     save_peft(make_adapter().map(lambda _, array: array + 1), tmp_path / "adapter", CONFIG, "two")

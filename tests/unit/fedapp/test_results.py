@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -282,3 +283,72 @@ def test_damaged_metrics_are_named(tmp_path: Path, rubbish: bytes) -> None:
 
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
         folder.read_metrics()
+
+
+def _completed(root: Path) -> RunFolder:
+    folder = RunFolder.create(_config(root, name="one"))
+    folder.begin_status(7)
+    folder.write_status("completed", run_id=7)
+    return folder
+
+
+def test_a_refused_resumption_leaves_a_completed_run_completed(tmp_path: Path) -> None:
+    folder = _completed(tmp_path)
+    for run_id in (8, 9):
+        folder.begin_status(run_id)
+        assert folder.read_status()["state"] == "running"
+        folder.end_status("failed", f"no {run_id}", 6, run_id)
+
+    status = folder.read_status()
+    assert status.pop("refused") == {"error": "no 9", "exit_code": 6, "run_id": 9}
+    assert status == {"state": "completed", "error": None, "exit_code": 0, "run_id": 7}
+
+
+def test_a_resumption_that_began_and_failed_is_a_failure(tmp_path: Path) -> None:
+    folder = _completed(tmp_path)
+    folder.begin_status(8)
+    folder.write_status("running")
+    folder.end_status("failed", "the disk is full", 6, 8)
+    failed = {"state": "failed", "error": "the disk is full", "exit_code": 6, "run_id": 8}
+    assert folder.read_status() == failed
+
+    folder.begin_status(9)  # a failed run that fails again, though nothing was changed
+    folder.end_status("failed", "no", 6, 9)
+    assert folder.read_status() == {**failed, "error": "no", "run_id": 9}
+
+
+def test_a_status_that_was_cut_short_is_written_anew(tmp_path: Path) -> None:
+    folder = _completed(tmp_path)
+    folder.status_file.write_text('{"state": "comp')
+    folder.begin_status(8)
+    running = {"state": "running", "error": None, "exit_code": 0, "run_id": 8}
+    assert folder.read_status() == running
+
+
+def test_the_status_is_true_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no new file has room, the old one is written over."""
+    folder = _completed(tmp_path)
+
+    def full(path: Path, data: bytes, *more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("fedapp.results.write_bytes", full)
+    folder.write_status("failed", "no room", 6, 8)
+    assert folder.read_status()["error"] == "no room"
+    folder.write_status("failed", "", 6, 8)
+    assert folder.read_status()["error"] == ""
+    folder.status_file.unlink()
+    with pytest.raises(OSError, match="No space left"):
+        folder.write_status("failed", "no room", 6, 8)
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_what_is_no_folder_for_the_adapter_is_found_early(tmp_path: Path, kind: str) -> None:
+    folder = _completed(tmp_path)
+    folder.check_adapter()
+    if kind == "link":
+        folder.adapter.symlink_to(tmp_path)
+    else:
+        folder.adapter.write_text("mine")
+    with pytest.raises(CheckpointError, match=rf"adapter is a {kind}, expected a folder"):
+        folder.check_adapter()

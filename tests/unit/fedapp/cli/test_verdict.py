@@ -49,6 +49,19 @@ def test_a_failure_keeps_its_sentence_and_exit_code(tmp_path: Path, code: int) -
     assert (verdict.exit_code, verdict.error) == (code, "site A, round 2: no")
 
 
+def test_a_refused_resumption_of_a_completed_run_is_a_failure_of_this_command(
+    tmp_path: Path,
+) -> None:
+    completed = {"state": "completed", "error": None, "exit_code": 0, "run_id": 6}
+    refused = {"error": "other settings", "exit_code": 6, "run_id": 7}
+    (tmp_path / "status.json").write_text(json.dumps({**completed, "refused": refused}))
+
+    verdict = judge(Run("7", "finished:failed", "Simulation failed"), tmp_path, LOG)
+    assert (verdict.exit_code, verdict.error) == (6, "other settings")
+    later = judge(Run("8", "finished:failed", "crash"), tmp_path, LOG)
+    assert later.exit_code == 1
+
+
 @pytest.mark.parametrize("code", [0, 300, None, "x"])
 def test_a_failure_is_never_exit_code_0(tmp_path: Path, code: object) -> None:
     (tmp_path / "status.json").write_text(json.dumps({"state": "failed", "exit_code": code}))
