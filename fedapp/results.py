@@ -258,7 +258,7 @@ class RunFolder:
         """
         try:
             status = self.read_status()
-        except ValueError:
+        except (OSError, ValueError, RecursionError):
             return ""
         if status.get("state") == "running" and is_held(self.path) is False:
             # A completed run whose resumption had changed nothing yet is as it was.

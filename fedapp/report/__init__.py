@@ -14,8 +14,8 @@ __all__ = ["write_report"]
 def write_report(run_folder: Path) -> Path:
     """Write ``report.html`` into a run folder, atomically.
 
-    Reads ``config.json``, ``metrics.jsonl`` and ``summary.json`` and nothing else. The same files
-    give the same bytes. A run that has not finished gets a report that says so.
+    Reads ``config.json``, ``metrics.jsonl`` and ``summary.json``, and how the run ended. The same
+    files give the same bytes. A run that has not finished gets a report that says so.
 
     Parameters
     ----------

@@ -77,13 +77,21 @@ def _header(run: RunData) -> Html:
     )
 
 
+_UNFINISHED = {
+    "running": "it is still going on.",
+    "interrupted": "its process has gone, because it was killed or the machine went down.",
+    "stopped": "it was stopped.",
+    "failed": "it failed; status.json says why.",
+}
+_UNKNOWN = "it is still going on, was stopped, or failed."
+
+
 def _notices(run: RunData) -> Html | None:
     lines = []
-    if run.status == "unfinished":
+    if not run.summary:
         lines.append(
-            "This run has not finished: there is no summary.json. It is still going on, was "
-            f"stopped, or failed; status.json says which. What is below was recorded up to round "
-            f"{run.rounds_done} and is not a result."
+            f"This run has not finished: {_UNFINISHED.get(run.state, _UNKNOWN)} What is below was "
+            f"recorded up to round {run.rounds_done} and is not a result."
         )
     elif run.status != "completed":
         error = run.summary.get("error")

@@ -13,8 +13,10 @@ from fedapp.errors import FedappError
 from fedapp.report import run_files
 from fedapp.report.intervals import Interval, mean_interval
 from fedapp.report.run_files import Metrics, Phases
+from fedapp.results import RunFolder
 
 PHASES = ("local-only", "received", "personal")
+ENDINGS = ("failed", "stopped", "interrupted")  # without a summary
 METRICS = ("accuracy", "auc", "f1")
 _LARGEST = 1e15
 _BOOKKEEPING = {"name", "output-dir", "resume"}  # every run sets them; none changes a result
@@ -63,6 +65,8 @@ class RunData:
         Site -> what it told in the handshake, if recorded.
     notes : list of str
         What was missing or unreadable.
+    state : str
+        ``RunFolder.state()``: "interrupted" if it was killed; "" if unknown.
     """
 
     folder: str
@@ -76,6 +80,7 @@ class RunData:
     split: str
     descriptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    state: str = ""
 
     @property
     def name(self) -> str:
@@ -89,8 +94,10 @@ class RunData:
 
     @property
     def status(self) -> str:
-        """``completed``, ``failed``, ``stopped``, or ``unfinished`` without a summary."""
-        return str(self.summary.get("status") or "completed") if self.summary else "unfinished"
+        """``completed``, ``failed``, ``stopped``, ``interrupted``, or ``unfinished``."""
+        if self.summary:
+            return str(self.summary.get("status") or "completed")
+        return self.state if self.state in ENDINGS else "unfinished"
 
     @property
     def rounds_done(self) -> int:
@@ -264,6 +271,7 @@ def load_run(folder: Path) -> RunData:
         split=split,
         descriptions=run_files.objects(config.get("sites")),
         notes=notes,
+        state=RunFolder(folder).state(),
     )
 
 

@@ -22,6 +22,8 @@ from fedapp.report import write_report
 from fedapp.report.intervals import Interval, difference_noise, mean_interval, wilson
 from fedapp.report.run_data import number
 from fedapp.report.units import duration, size
+from fedapp.results import RunFolder, State
+from fedapp.run_lock import RunLock
 
 
 class Page(HTMLParser):
@@ -335,6 +337,31 @@ def test_unfinished_run_says_so(tmp_path: Path) -> None:
     assert "validation accuracy" in page.text
     assert "test accuracy" not in page.text
     assert "fedapp run --resume runs/run" in page.text
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "chip", "words"),
+    [
+        ("running", True, "unfinished", "it is still going on"),
+        ("running", False, "interrupted", "its process has gone, because it was killed"),
+        ("stopped", False, "stopped", "it was stopped"),
+        ("failed", False, "failed", "it failed; status.json says why"),
+    ],
+)
+def test_unfinished_run_says_how_it_ended(
+    tmp_path: Path, state: State, held: bool, chip: str, words: str
+) -> None:
+    folder = RunFolder(write_run(tmp_path / "run", finished=False))
+    folder.write_status(state, run_id=1)
+    lock = RunLock(folder.path) if held else None
+
+    text = page_of(folder.path).text
+
+    assert chip in text
+    assert f"This run has not finished: {words}" in text
+    assert "fedapp run --resume runs/run" in text
+    if lock is not None:
+        lock.release()
 
 
 def test_failed_run_says_why(tmp_path: Path) -> None:
