@@ -16,8 +16,10 @@ from fedapp.cli.verdict import Verdict, judge, read_status
 from fedapp.config import RunConfig
 from fedapp.paths import user_path
 from fedapp.report import write_report
-from fedapp.results import RunFolder
+from fedapp.results import RunFolder, State
 from fedapp.run_lock import still_running
+
+_STOPPED = "stopped from outside"
 
 
 def run(
@@ -104,17 +106,19 @@ def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
     _look_at(folder)
     current = session.Session(home, running.process, request, typer.echo)
     try:
-        return judge(current.execute(), folder, request.log)
+        verdict = judge(current.execute(), folder, request.log)
+        _mark_ended(folder, current.run_id, verdict, _ends_as(verdict))
+        return verdict
     except Interrupted as interrupted:
         say("Stopping the run; again to leave at once")
         ended = running.end_runs(current.stop)
         if read_status(folder).get("state") == "completed":  # it was faster than the signal
             return judge(replace(ended, status="finished:completed"), folder, request.log)
-        _mark_stopped(folder, current.run_id, interrupted.exit_code)
+        _mark_ended(folder, current.run_id, Verdict(interrupted.exit_code, _STOPPED), "stopped")
         return Verdict(interrupted.exit_code, "the run was stopped before its end")
     except session.DaemonLost as lost:
         daemon.end_leftovers(home)
-        _mark_stopped(folder, current.run_id, lost.exit_code)
+        _mark_ended(folder, current.run_id, Verdict(lost.exit_code, _STOPPED), "stopped")
         raise
 
 
@@ -133,12 +137,16 @@ def _look_at(folder: Path) -> None:
         say("The run was interrupted: its process has gone. It continues from its checkpoint")
 
 
-def _mark_stopped(folder: Path, run_id: str, exit_code: int) -> None:
-    # The server half was killed, so it could not write this itself.
+def _ends_as(verdict: Verdict) -> State:
+    return "stopped" if verdict.exit_code == 130 else "failed"
+
+
+def _mark_ended(folder: Path, run_id: str, verdict: Verdict, state: State) -> None:
+    """Write how a run ended whose server half was killed, or fell with Flower, before it could."""
     status = read_status(folder)
     if status.get("state") == "running" and str(status.get("run_id")) == run_id:
         run = int(run_id) if run_id.isdigit() else 0
-        RunFolder(folder).end_status("stopped", "stopped from outside", exit_code, run)
+        RunFolder(folder).end_status(state, verdict.error, verdict.exit_code, run)
 
 
 def _conclude(verdict: Verdict, folder: Path) -> None:

@@ -68,6 +68,9 @@ def test_a_run_that_fails_returns_its_own_code_and_one_sentence(
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stdout + done.stderr
     assert sentence not in done.stdout
+    status = desk.status(what)
+    assert (status["state"], status["exit_code"]) == ("failed", code)
+    assert sentence in str(status["error"])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from fedapp.cli.run import _conclude
+from fedapp.cli.run import _conclude, _mark_ended
 from fedapp.cli.verdict import Verdict
+from fedapp.results import RunFolder
 
 module = importlib.import_module("fedapp.cli.run")  # the package's own `run` is the command
 FRESH, OLD, OLDER = 3000, 2000, 1000  # seconds, times of files
@@ -64,6 +65,20 @@ def test_after_a_failure_only_an_old_report_is_rewritten(
 
     assert caught.value.exit_code == 4
     assert write == ([tmp_path] if written else [])
+
+
+def test_a_run_that_fell_with_flower_is_not_running_any_more(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin_status(7)
+    _mark_ended(tmp_path, "8", Verdict(1, "of another run"), "failed")
+    assert folder.read_status()["state"] == "running"
+
+    _mark_ended(tmp_path, "7", Verdict(1, "Ray did not start"), "failed")
+    failed = {"state": "failed", "error": "Ray did not start", "exit_code": 1, "run_id": 7}
+    assert folder.read_status() == failed
+
+    _mark_ended(tmp_path, "7", Verdict(1, "later"), "failed")  # it has said itself how it ended
+    assert folder.read_status() == failed
 
 
 def test_a_report_that_fails_is_a_warning(
