@@ -18,7 +18,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ET  # noqa: S405 (pytest's own output)
+import xml.etree.ElementTree as ET  # of pytest itself
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
