@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from flwr.app import Context, Message
@@ -18,6 +19,11 @@ from fedapp.wire import (
 )
 
 app = ClientApp()
+
+if "flwr.server.superlink.fleet.vce" in sys.modules:  # this process is a simulation
+    from client_app.worker_pool import install
+
+    install()
 
 
 @app.query()

@@ -20,9 +20,10 @@ class Progress:
     """Appends ``{"site", "round", "action", "step", "steps", "loss", "time", ...}`` lines.
 
     The process and how many base models it has loaded so far (one, unless the settings changed)
-    stand there for whoever measures a simulation. The first and the last step always give a line, those between at most two a second. Several
-    processes may append to one file: each line is one ``O_APPEND`` write. A file that cannot be
-    written costs the progress display, never the training.
+    stand there for whoever measures a simulation. The first and the last step always give a line,
+    those between at most two a second. Several processes may append to one file: each line is one
+    ``O_APPEND`` write. A file that cannot be written costs the progress display, never the
+    training.
     """
 
     instruction: Instruction

@@ -6,12 +6,14 @@ takes the sender of an error from the message, which is wrong when the coordinat
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.superlink.grid import InMemoryGrid
 
 from fedapp.errors import FedappError, UpdateRefused
 from fedapp.exchange import Action, Failure, Instruction, Reply
@@ -26,12 +28,16 @@ from fedapp.wire import (
 from server_app.log import log, names
 
 POLL_SECONDS = 0.2
+POLL_SECONDS_IN_PROCESS = 0.05  # a simulation's grid answers without a request
 # An unanswered message is dropped by Flower this long after our own deadline, not before.
 TTL_MARGIN_SECONDS = 60.0
 # The same seed, model and records give the same result, so that asking again is in vain.
 LASTING = frozenset(
     {"TrainingError", "DataError", "ConfigError", "non-finite", "too-large", "not mergeable"}
 )
+
+# How Flower quotes `client_app.worker_pool.WorkerDied`.
+_WORKER_DIED = re.compile(r"\.WorkerDied'>:<'(.*)'>", re.DOTALL)
 
 Tick = Callable[[], None]
 
@@ -40,7 +46,8 @@ Tick = Callable[[], None]
 class Problem:
     """Why a site's answer is missing; ``kind`` is machine-readable, ``reason`` a sentence."""
 
-    kind: str  # "timeout", "unsent", "error", "failure", "malformed", "not mergeable", or a REASON
+    kind: str  # "timeout", "unsent", "error", "died", "failure", "malformed", "not mergeable", or
+    # one of `fedapp.validation.REASONS`
     reason: str
     failure: Failure | None = None
 
@@ -91,6 +98,7 @@ def collect_messages(
     asked = {message.metadata.message_id for message in batch}
     pending = asked & taken
     replies: dict[str, Message] = {}
+    interval = POLL_SECONDS_IN_PROCESS if isinstance(grid, InMemoryGrid) else POLL_SECONDS
     deadline = time.monotonic() + timeout
     while pending:
         for reply in grid.pull_messages(sorted(pending)):
@@ -106,7 +114,7 @@ def collect_messages(
         left = deadline - time.monotonic()
         if not pending or left <= 0:
             break
-        time.sleep(min(POLL_SECONDS, left))
+        time.sleep(min(interval, left))
     return replies, asked - taken
 
 
@@ -129,7 +137,7 @@ def collect(
     timeout : float
         Seconds until the missing ones are given up.
     tick : callable, optional
-        Called at every poll, about five times a second.
+        Called at every poll, five or twenty times a second.
     """
     cache = PayloadCache()
     asked: list[tuple[Instruction, Message]] = [
@@ -181,7 +189,8 @@ def read_reply(
     An update of another round is let through: refusing it is `fedapp.validation`'s business.
     """
     if message.has_error():
-        return Problem("error", error_text(message))
+        kind = "died" if _WORKER_DIED.search(message.error.reason or "") else "error"
+        return Problem(kind, error_text(message))
     sender, expected = message.metadata.src_node_id, node_of[instruction.site]
     if sender != expected:
         return Problem(
@@ -231,5 +240,7 @@ def failure_text(reply: Reply) -> str:
 def error_text(message: Message) -> str:
     """Describe an error reply of Flower in one line, without a stack trace."""
     reason = (message.error.reason or "no reason given").strip()
+    if died := _WORKER_DIED.search(reason):
+        return f"its worker process died: {died.group(1)}"
     last_line = reason.splitlines()[-1].strip()
     return f"its client app failed (Flower error {message.error.code}: {last_line})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,13 +15,17 @@ from fedapp.errors import MergeRefused, MissingReplies, UpdateRefused
 from fedapp.exchange import Action, Instruction, Reply
 from fedapp.validation import check_update
 from server_app.blas import single_thread
-from server_app.collect import Problem, Tick, collect
+from server_app.collect import POLL_SECONDS, Problem, Tick, collect
 from server_app.log import log, names, warn
 from server_app.rejoin import wait_for_sites
 from server_app.roster import Roster
 from server_app.sampling import needed_replies
 from server_app.strategies.base import Aggregate, BaseStrategy
 from server_app.updates import Update
+
+BROKEN = frozenset({"error", "died"})
+"""Problems after which a client app or its process has to start anew."""
+PAUSE_SECONDS = 1.0  # before the first repeat; twice as long before every further one
 
 
 @dataclass
@@ -29,6 +34,7 @@ class RoundResult:
 
     replies: dict[str, Reply] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
+    first: dict[str, Problem] = field(default_factory=dict)  # of each site, also if a repeat helped
     diagnostics: dict[str, float] = field(default_factory=dict)
     retries: int = 0
     bytes_down: dict[str, int] = field(default_factory=dict)
@@ -237,6 +243,7 @@ class TrainingRound:
             result.retries = attempt
             if attempt:
                 log(f"round {round}: repeat {attempt}, asking {names(missing)}")
+                self._pause(attempt, [result.problems[site] for site in missing])
                 wait_for_sites(self._grid, self._roster, missing, self._strategy.config, self._tick)
             self._gather(round, missing, packer, updates, result)
             refused = None
@@ -253,7 +260,17 @@ class TrainingRound:
                 break
         if refused is not None:
             raise refused
-        raise _missing(round, len(asked), needed, updates, result.problems)
+        raise _missing(round, len(asked), needed, len(updates), result)
+
+    def _pause(self, attempt: int, problems: list[Problem]) -> None:
+        """Give what broke the time to come up again, more at every repeat."""
+        if not any(problem.kind in BROKEN for problem in problems):
+            return
+        end = time.monotonic() + PAUSE_SECONDS * 2 ** (attempt - 1)
+        while (left := end - time.monotonic()) > 0:
+            if self._tick is not None:
+                self._tick()
+            time.sleep(min(POLL_SECONDS, left))
 
     def _gather(
         self,
@@ -290,6 +307,7 @@ class TrainingRound:
                 problem = self._take(round, collected.replies[site], updates, result)
             if problem is not None:
                 result.problems[site] = problem
+                result.first.setdefault(site, problem)
                 warn(f"site {site}, round {round}: {problem.reason}")
 
     def _take(
@@ -319,18 +337,22 @@ class TrainingRound:
 
 
 def _missing(
-    round: int,
-    asked: int,
-    needed: int,
-    updates: dict[str, Update],
-    problems: dict[str, Problem],
+    round: int, asked: int, needed: int, valid: int, result: RoundResult
 ) -> MissingReplies:
     reasons = "; ".join(
-        f"site {site}: {problem.reason}" for site, problem in sorted(problems.items())
+        f"site {site}: {_cause(result.first.get(site, problem), problem)}"
+        for site, problem in sorted(result.problems.items())
     )
     return MissingReplies(
-        f"{len(updates)} of {asked} sites sent a valid update, at least {needed} needed; the "
+        f"{valid} of {asked} sites sent a valid update, at least {needed} needed; the "
         f"previous model is kept. Missing: {reasons}. Mend these sites and resume, or resume "
         "with a lower federation.min-replies",
         round=round,
     )
+
+
+def _cause(first: Problem, last: Problem) -> str:
+    """Name the first cause; what a repeat met is often only its consequence."""
+    if first.kind == last.kind:
+        return first.reason
+    return f"{first.reason} (at the last repeat: {last.reason})"

@@ -20,6 +20,7 @@ _SETTINGS = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # else 15: any other program starves the training
     "PYTHONUNBUFFERED": "1",
     "TOKENIZERS_PARALLELISM": "false",  # else a warning for every fork
 }

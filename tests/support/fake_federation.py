@@ -345,6 +345,11 @@ def flower_error(instruction: Instruction, reply: Reply) -> Error:
     return Error(code=8, reason="Traceback: secret text\nRuntimeError: the client app crashed")
 
 
+def worker_dies(instruction: Instruction, reply: Reply) -> Error:
+    """The simulation's worker process died, as Flower tells it."""
+    return Error(code=0, reason="<class 'client_app.worker_pool.WorkerDied'>:<'it was killed'>")
+
+
 def fails(kind: str, message: str) -> Fault:
     """The site reports a failure."""
 

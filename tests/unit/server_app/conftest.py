@@ -18,6 +18,12 @@ def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedapp.report.write_report", lambda folder: folder / "report.html")
 
 
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has to start anew here before a round is repeated."""
+    monkeypatch.setattr("server_app.training_round.PAUSE_SECONDS", 0.0)
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Callable[..., RunConfig]:
     """Settings of a small quick run; keyword arguments use ``__`` for dots."""

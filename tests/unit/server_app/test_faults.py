@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from fake_federation import (
     with_numbers,
     with_round,
     with_weight,
+    worker_dies,
 )
 from flwr.app import Message
 
@@ -44,6 +46,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "raises": (fails("TrainingError", "site Hungary, round 2: loss is NaN"), "loss is NaN"),
     "hangs": (silent, "no reply within 0.3 s"),
     "crashes": (flower_error, "the client app crashed"),
+    "worker dies": (worker_dies, "site Hungary: its worker process died: it was killed. Mend"),
     "nan": (poisoned(float("nan")), "refused (non-finite): array 'layer.1.query.lora_B'"),
     "inf": (poisoned(float("inf")), "refused (non-finite): array 'layer.1.query.lora_B'"),
     "shape": (changed(reshaped), "refused (wrong-shape): array 'classifier.weight' must have"),
@@ -356,3 +359,32 @@ def _digest(folder: RunFolder) -> str:
 
 def _federation(folder: RunFolder) -> list[dict[str, object]]:
     return [row for row in folder.read_metrics() if row["site"] is None]
+
+
+def test_the_first_cause_is_named_even_if_a_repeat_meets_another(settings: Settings) -> None:
+    config, grid = settings(federation__max_round_retries=1), FakeGrid()
+    grid.inject("Hungary", worker_dies, round=2, times=1)
+    grid.inject("Hungary", silent, round=2, times=1)
+
+    with pytest.raises(MissingReplies) as caught:
+        run(grid, config, RunFolder.create(config), run_id=5)
+
+    assert "site Hungary: its worker process died: it was killed (at the last repeat: no reply" in (
+        str(caught.value)
+    )
+
+
+def test_what_broke_gets_time_before_every_repeat(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server_app.training_round.PAUSE_SECONDS", 0.2)
+    took = {}
+    for fault in (worker_dies, with_weight(0.0)):
+        config, grid = settings(name=fault.__name__.strip("<>"), federation__rounds=1), FakeGrid()
+        grid.inject("Hungary", fault, round=1, times=2)
+        started = time.monotonic()
+        run(grid, config, RunFolder.create(config), run_id=5)
+        took[fault] = time.monotonic() - started
+
+    assert took[worker_dies] >= 0.2 + 0.4
+    assert took[worker_dies] - min(took.values()) >= 0.5  # a refused update is asked for at once
