@@ -36,7 +36,8 @@ QUICK = (
 CASES = {
     "subspace-reg": "method=subspace-reg",
     "fedavg": "method=fedavg",
-    "fedsvd": "method=fedsvd",
+    "fedsvd": "method=fedsvd",  # remembers the A that it sent
+    "fedavg, int8": "method=fedavg federation.codec=int8",  # sites remember the rounding error
     "fedavg, half of the sites a round": "method=fedavg federation.fraction=0.5",
 }
 # The six of the promise; `kill_points` has more, which the tests in one process go through.
@@ -92,6 +93,7 @@ class Ward:
         """Resume with the product and see it through."""
         done = self.desk.fedapp("run", ROOT, "--resume", folder.path)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        assert "The run was interrupted: its process has gone" in done.stdout
         assert f"resumed after round {after} of 3" in done.stdout
 
 
@@ -137,19 +139,31 @@ def test_a_killed_run_resumes_to_the_same_bits(
     done = STRUCK - 1 if point in BEFORE_ITS_CHECKPOINT else STRUCK
     _assert_whole_checkpoints(folder, whole, done)
     _assert_what_is_cut(folder, point)
+    assert folder.read_status()["state"] == "running"  # nobody could write another
+    assert folder.state() == "interrupted"
 
     ward.resume(folder, done)
 
     same(case, folder, point)
 
 
-def test_a_method_that_keeps_more_than_the_model(ward: Ward, same: Comparison) -> None:
-    case, point = "fedsvd", "during checkpoint"
-    ward.kill(point, STRUCK, "--name", "fedsvd", "-c", f"{QUICK} {CASES[case]}")
+@pytest.mark.parametrize(
+    ("case", "point"),
+    [
+        ("fedsvd", "during checkpoint"),
+        # The sites have kept what they did not send in this round, and do the round again.
+        ("fedavg, int8", "after validation"),
+    ],
+)
+def test_what_else_is_remembered(ward: Ward, same: Comparison, case: str, point: str) -> None:
+    name = case.replace(", ", "-")
+    ward.kill(point, STRUCK, "--name", name, "-c", f"{QUICK} {CASES[case]}")
+    folder = ward.folder(name)
+    assert bool([*folder.sites.glob("*/*/round-000002.safetensors")]) == ("int8" in case)
 
-    ward.resume(ward.folder("fedsvd"), STRUCK - 1)
+    ward.resume(folder, STRUCK - 1)
 
-    same(case, ward.folder("fedsvd"), point)
+    same(case, folder, point)
 
 
 def test_who_is_drawn_does_not_change(ward: Ward, same: Comparison) -> None:
@@ -174,6 +188,9 @@ def test_killed_again_and_again_while_resuming_too(ward: Ward, same: Comparison)
     assert folder.metrics_size < longest
     ward.kill("during checkpoint", STRUCK, "--resume", folder.path)
     _assert_whole_checkpoints(folder, ward.whole(case), STRUCK - 1)
+    done = ward.desk.fedapp("report", ward.desk.here / "runs" / "latest")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "its process has gone, because it was killed" in folder.report_file.read_text()
 
     ward.resume(folder, STRUCK - 1)
 
