@@ -89,7 +89,7 @@ def _peft_fields(config: RunConfig, keys: Iterable[str]) -> list[_Field]:
     # PEFT writes many names of layers in a shorter form; all sites must then have the same one.
     targets = sorted(config.lora.targets) if len(config.lora.targets) < _SHORTENED else None
 
-    types = task_info(config).peft_types  # with several, the sites' base models decide
+    types = list(task_info(config).loaders)  # with several, the sites' base models decide
     expected = {
         "peft_type": "LORA",
         "task_type": types[0] if len(types) == 1 else None,

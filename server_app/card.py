@@ -9,6 +9,7 @@ import fedapp
 from fedapp.config import RunConfig
 from fedapp.exchange import SiteDescription
 from fedapp.registry import METHODS
+from fedapp.tasks import columns, task_info
 
 
 def model_card(config: RunConfig, site: SiteDescription, summary: Mapping[str, Any]) -> str:
@@ -23,9 +24,9 @@ def model_card(config: RunConfig, site: SiteDescription, summary: Mapping[str, A
         Content of ``summary.json``.
     """
     base = str(site.peft_config.get("base_model_name_or_path") or site.base_model)
-    classify = config.model.task == "sequence-classification"
-    loader = "AutoModelForSequenceClassification" if classify else "AutoModel"
-    labels = f", num_labels={len(site.label_map)}" if classify else ""
+    loaders = task_info(config).loaders
+    loader = loaders.get(str(site.peft_config.get("task_type")), next(iter(loaders.values())))
+    labels = f", num_labels={len(site.label_map)}" if site.label_map else ""
     targets = ", ".join(config.lora.targets)
     names = ", ".join(f"{number} = {label}" for number, label in enumerate(site.label_map))
     return f"""---
@@ -54,7 +55,7 @@ Of this adapter as every site received it at the end (`received`), of each site'
 its last local training, before the last merge (`personal`), and of a model that the site trained
 alone (`local-only`). Each site counts the same.
 
-{_metrics(summary)}
+{_metrics(summary, config)}
 Measured on each site's own test records. Small test sets make these numbers uncertain, and nothing
 here says that the model is fit for any clinical use.
 
@@ -75,17 +76,17 @@ An adapter is a derived work of its base model and of the records it was trained
 """
 
 
-def _metrics(summary: Mapping[str, Any]) -> str:
-    lines = ["| phase | accuracy | AUC | F1 | worst site |", "|---|---|---|---|---|"]
+def _metrics(summary: Mapping[str, Any], config: RunConfig) -> str:
+    shown, known = columns(config), task_info(config).metrics
+    heads = [known[name].name for name in shown]
+    lines = [f"| phase | {' | '.join(heads)} | worst site |", "|---|" + "---|" * (len(shown) + 1)]
     for phase, mean in summary["mean"].items():
-        cells = [f"{mean[name]:.3f}" if name in mean else "-" for name in ("accuracy", "auc", "f1")]
+        cells = [f"{mean[name]:.3f}" if name in mean else "-" for name in shown]
         worst = summary["worst"].get(phase, {})
-        place = (
-            f"{worst.get('site', '-')} ({worst['accuracy']:.3f})" if "accuracy" in worst else "-"
-        )
+        place = f"{worst.get('site', '-')} ({worst[shown[0]]:.3f})" if shown[0] in worst else "-"
         lines.append(f"| {phase} | {' | '.join(cells)} | {place} |")
     for site, phases in summary["held_out"].items():
-        accuracy = phases.get("received", {}).get("accuracy")
-        if accuracy is not None:
-            lines.append(f"| received, held out {site} | {accuracy:.3f} | | | |")
+        value = phases.get("received", {}).get(shown[0])
+        if value is not None:
+            lines.append(f"| received, held out {site} | {value:.3f} |{' |' * len(shown)}")
     return "\n".join(lines) + "\n"

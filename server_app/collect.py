@@ -216,7 +216,7 @@ def read_reply(
     if reply.failure is not None:
         return Problem("failure", failure_text(reply), reply.failure)
     try:
-        return check_reported(reply)
+        return check_reported(reply, instruction.config.model.task)
     except UpdateRefused as error:
         return Problem(error.reason, f"reply refused ({error.reason}): {error.message}")
 

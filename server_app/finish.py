@@ -53,7 +53,7 @@ def write_results(
     """
     summary = write_adapter(folder, strategy, roster, totals, missing)
     folder.write_summary(summary)
-    print(render(summary), flush=True)
+    print(render(summary, strategy.config), flush=True)
     _report(folder)
     return summary
 

@@ -194,7 +194,7 @@ def _usable(strategy: BaseStrategy, action: Action, replies: Iterable[Message]) 
     seen: set[str] = set()
     for message in replies:
         try:
-            reply = _read(message, action, nodes)
+            reply = check_reported(_read(message, action, nodes), strategy.config.model.task)
             if reply.site in seen:
                 raise WireError("a second reply is ignored", site=reply.site)
         except FedappError as error:
@@ -215,7 +215,7 @@ def _read(message: Message, action: Action, nodes: Mapping[str, int] | None) -> 
         raise WireError(f"the reply is for {reply.action}, expected {action}", site=reply.site)
     if reply.failure is not None:
         raise FedappError(failure_text(reply), site=reply.site, round=reply.round)
-    return check_reported(reply)
+    return reply
 
 
 def _mean_metrics(replies: list[Reply], key: str) -> MetricRecord:

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from fedapp.exchange import Reply
+from fedapp.tasks import FOLLOWED
 from server_app.training_round import RoundResult
 
 Row = dict[str, Any]
@@ -68,18 +69,19 @@ def round_rows(result: RoundResult, round: int, seconds: float) -> list[Row]:
 def federation_row(result: RoundResult, round: int, seconds: float) -> Row:
     """Return the federation's row.
 
-    ``accuracy`` and ``loss`` are means over the sites of the personal models on the validation
-    split, ``received_accuracy`` and ``received_loss`` those of the model that the round began with.
+    ``accuracy``, ``loss`` and what else is followed of the task (`fedapp.tasks.TaskInfo`) are means
+    over the sites of the personal models on the validation split, ``received_accuracy`` and so on
+    those of the model that the round began with.
     """
     replies = result.replies.values()
     personal = [reply.metrics.get("personal/validation", {}) for reply in replies]
     received = [reply.metrics.get("received/validation", {}) for reply in replies]
-    before = _mean(received, ("accuracy", "loss"))
+    before = _mean(received, FOLLOWED)
     return {
         "round": round,
         "site": None,
         "phase": "federation",
-        **_mean(personal, ("accuracy", "loss")),
+        **_mean(personal, FOLLOWED),
         **{f"received_{name}": value for name, value in before.items()},
         "examples": sum(int(metrics.get("examples", 0)) for metrics in personal),
         "bytes_up": sum(result.bytes_up.values()),

@@ -20,6 +20,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, HandshakeError
 from fedapp.exchange import Action
 from fedapp.results import RunFolder, versions
+from fedapp.tasks import HEADLINES
 from server_app.checkpoint import (
     TOTALS,
     Checkpoint,
@@ -314,8 +315,9 @@ def _cannot_write(path: Path, error: OSError, round: int) -> CheckpointError:
 
 def _describe(row: Row) -> str:
     parts = [f"{row['replies']} updates merged in {row['seconds']:.1f} s"]
-    if "accuracy" in row:
-        parts.append(f"personal validation accuracy {row['accuracy']:.3f}")
+    metric = next((name for name in HEADLINES if name in row), None)
+    if metric is not None:
+        parts.append(f"personal validation {HEADLINES[metric]} {row[metric]:.3f}")
     if "overlap" in row:
         parts.append(f"overlap {row['overlap']:.3f}")
     if "cancellation" in row:

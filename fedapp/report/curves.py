@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from fedapp.report import plots
 from fedapp.report.cards import card, legend, mean_series
-from fedapp.report.intervals import wilson
 from fedapp.report.markup import Html, element, name
 from fedapp.report.run_data import RunData, number
 from fedapp.report.units import plural
+from fedapp.tasks import title
 
 MOST_CARDS = 12  # with more sites, the weakest are shown and the rest fold away
 MOST_DRAWN = 100  # further sites are in the table alone
@@ -40,7 +40,7 @@ def learning_section(run: RunData) -> Html | None:
         mean_finals = {
             phase: (value, run.mean_interval(phase))
             for phase in run.phases()
-            if run.split == "test" and (value := run.mean(phase, "accuracy")) is not None
+            if run.split == "test" and (value := run.mean(phase, run.headline)) is not None
         }
         figures.append(
             card(
@@ -53,7 +53,7 @@ def learning_section(run: RunData) -> Html | None:
                     key="curve-mean",
                     rounds=last,
                     floor=floor,
-                    title="Validation accuracy over rounds, mean of hospitals",
+                    title=f"Validation {run.metric.name} over rounds, mean of hospitals",
                 ),
                 "card mean",
             )
@@ -72,11 +72,11 @@ def learning_section(run: RunData) -> Html | None:
             key=f"curve-{index}",
             rounds=last,
             floor=floor,
-            title=f"Validation accuracy over rounds, {site}",
+            title=f"Validation {run.metric.name} over rounds, {site}",
         )
         cards[site] = card(name(site), None, svg)
     rest = [cards[site] for site in sites if site in drawn and site not in shown]
-    guide = _guide(bool(dashed), run.split == "test", None if not rest else len(shown))
+    guide = _guide(run, bool(dashed), None if not rest else len(shown))
     figures += [cards[site] for site in shown]
     others = "other" if len(drawn) == len(sites) else "next"
     more = element("summary", f"The {others} {plural(len(rest), 'hospital')}")
@@ -94,23 +94,27 @@ def learning_section(run: RunData) -> Html | None:
 def _weakest(run: RunData, sites: Sequence[str]) -> list[str]:
     """The sites whose personal model ends lowest, lowest first."""
     final = {
-        site: number(run.sites.get(site, {}).get("personal", {}).get("accuracy")) for site in sites
+        site: number(run.sites.get(site, {}).get("personal", {}).get(run.headline))
+        for site in sites
     }
     return sorted(sites, key=lambda site: (1.0 if (v := final[site]) is None else v, site))
 
 
-def _guide(has_local_only: bool, has_test: bool, weakest: int | None) -> Html:
+def _guide(run: RunData, has_local_only: bool, weakest: int | None) -> Html:
     entries = [
         ("received", "federated, as received that round"),
         ("personal", "personal, after that round's training"),
     ]
     if has_local_only:
         entries.append(("local-only", "trained alone, at its end"))
-    text = "Accuracy on the validation split over rounds, on one scale for all hospitals."
-    if has_test:
-        text += " Shaded, at the right: the final test accuracy with its 95 % interval."
+    what, interval = run.metric.name, run.metric.is_proportion
+    text = f"{title(run.headline)} on the validation split over rounds, on one scale for all "
+    text += "hospitals."
+    if run.split == "test":
+        with_interval = " with its 95 % interval" if interval else ""
+        text += f" Shaded, at the right: the final test {what}{with_interval}."
     if weakest is not None:
-        text += f" First come the {weakest} hospitals with the lowest personal accuracy."
+        text += f" First come the {weakest} hospitals with the lowest personal {what}."
     return element(
         "div",
         element("h3", "How to read the plots"),
@@ -125,9 +129,9 @@ def _estimates(run: RunData, site: str) -> dict[str, plots.Estimate]:
         return {}
     estimates = {}
     for phase, metrics in run.sites.get(site, {}).items():
-        value, count = number(metrics.get("accuracy")), number(metrics.get("examples"))
+        value = number(metrics.get(run.headline))
         if value is not None:
-            estimates[phase] = (value, wilson(value, count) if count is not None else None)
+            estimates[phase] = (value, run.interval(metrics))
     return estimates
 
 

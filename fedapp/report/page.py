@@ -6,7 +6,7 @@ from fedapp.report import tables
 from fedapp.report.cost import cost_section
 from fedapp.report.curves import learning_section
 from fedapp.report.diagnostics import diagnostics_section
-from fedapp.report.intervals import wilson
+from fedapp.report.intervals import Interval
 from fedapp.report.markup import Html, element, join, name
 from fedapp.report.run_data import Row, RunData, number
 from fedapp.report.style import CSS
@@ -127,36 +127,33 @@ def _result(run: RunData) -> Html:
 
 
 def _tiles(run: RunData) -> Html | None:
-    phases = [p for p in run.phases() if run.mean(p, "accuracy") is not None]
+    phases = [p for p in run.phases() if run.mean(p, run.headline) is not None]
     if not phases:
         return None
-    best = max(phases, key=lambda p: run.mean(p, "accuracy") or 0.0)
+    best = max(phases, key=lambda p: run.mean(p, run.headline) or 0.0)
     tiles: list[Html | None] = [
         _tile(
-            f"Mean {run.split} accuracy",
-            decimal(run.mean(best, "accuracy")),
-            join(
-                f"95 %: {interval_text(run.mean_interval(best))}", element("br"), PHASE_NAMES[best]
-            ),
+            f"Mean {run.split} {run.metric.name}",
+            decimal(run.mean(best, run.headline)),
+            _under(run.mean_interval(best), PHASE_NAMES[best]),
         )
     ]
     worst = run.worst(best)
     if worst is not None and len(run.sites) > 1:
-        value, count = number(worst[1].get("accuracy")), number(worst[1].get("examples"))
-        limits = interval_text(wilson(value, count)) if value is not None and count else ""
-        tiles.append(
-            _tile(
-                "Worst hospital",
-                decimal(value),
-                join(f"95 %: {limits}", element("br"), name(worst[0])),
-            )
-        )
+        value = number(worst[1].get(run.headline))
+        limits = run.interval(worst[1])
+        tiles.append(_tile("Worst hospital", decimal(value), _under(limits, name(worst[0]))))
     ranked = [p for p in phases if run.mean(p, "auc") is not None]
     if ranked:
         by_auc = max(ranked, key=lambda p: run.mean(p, "auc") or 0.0)
         tiles.append(_tile("Mean AUC", decimal(run.mean(by_auc, "auc")), PHASE_NAMES[by_auc]))
     tiles.append(_time_tile(run))
     return element("dl", *tiles, class_="tiles")
+
+
+def _under(limits: Interval | None, text: object) -> Html:
+    interval = (f"95 %: {interval_text(limits)}", element("br")) if limits else ()
+    return join(*interval, text)
 
 
 def _time_tile(run: RunData) -> Html | None:
@@ -269,7 +266,10 @@ def _next(run: RunData) -> Html:
         element(
             "p", "With plain PEFT, in this run's folder; adapter_config.json names the base model:"
         ),
-        element("pre", element("code", _USE.format(base=_base(run), labels=_labels(run)))),
+        element(
+            "pre",
+            element("code", _USE.format(loader=_loader(run), base=_base(run), labels=_labels(run))),
+        ),
     ]
     resume = [
         element("h3", "Resume"),
@@ -292,10 +292,17 @@ def _next(run: RunData) -> Html:
 
 _USE = """\
 from peft import PeftModel
-from transformers import AutoModelForSequenceClassification
+from transformers import {loader}
 
-base = AutoModelForSequenceClassification.from_pretrained({base}{labels})
+base = {loader}.from_pretrained({base}{labels})
 model = PeftModel.from_pretrained(base, "adapter")"""
+
+
+def _loader(run: RunData) -> str:
+    """The class of transformers that loads the base model for the adapter."""
+    settings, loaders = run.told("peft_config"), run.task.loaders
+    kind = str(settings.get("task_type")) if isinstance(settings, dict) else ""
+    return loaders.get(kind, next(iter(loaders.values())))
 
 
 def _base(run: RunData) -> str:

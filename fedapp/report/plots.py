@@ -43,16 +43,18 @@ def learning_curves(
     rounds: int,
     floor: float,
 ) -> Html:
-    """Validation accuracy over rounds, and the final test accuracy with its interval at the right.
+    """Validation values over rounds, and the final test value with its interval at the right.
+
+    Values are shares, such as an accuracy.
 
     Parameters
     ----------
     curves : mapping of phase to series
         ``received`` and ``personal``.
-    finals : mapping of phase to (accuracy, interval)
+    finals : mapping of phase to (value, interval)
         Drawn in a narrow strip; left out if empty.
     local_only : float or None
-        Validation accuracy of training alone, a dashed line.
+        Validation value of training alone, a dashed line.
     rounds : int
         Last round of the run; the same horizontal scale for all sites.
     floor : float
@@ -66,7 +68,7 @@ def learning_curves(
             _final_strip(strip, finals, floor)
         else:
             axes = figure.add_subplot(figure.add_gridspec(1, 1, **ratios)[0])
-        _accuracy_axis(axes, floor)
+        _share_axis(axes, floor)
         _round_axis(axes, 1, rounds)
         if local_only is not None:
             axes.axhline(local_only, color=ROLES["local"], linestyle=(0, (4, 2.5)), zorder=2)
@@ -145,7 +147,7 @@ def _amounts(
 
 
 def _final_strip(strip: Axes, finals: Mapping[str, Estimate], floor: float) -> None:
-    _accuracy_axis(strip, floor)
+    _share_axis(strip, floor)
     strip.tick_params(labelleft=False)
     strip.set_xlim(-0.7, len(_LOOK) - 0.3)
     strip.set_xticks([])
@@ -178,7 +180,7 @@ def _line(axes: Axes, series: Series, role: str, marker: str, linestyle: object)
     )
 
 
-def _accuracy_axis(axes: Axes, floor: float) -> None:
+def _share_axis(axes: Axes, floor: float) -> None:
     axes.set_ylim(floor, 1.0)
     step = 0.1 if floor >= 0.5 else 0.2
     first = math.ceil(round(floor / step, 6)) * step

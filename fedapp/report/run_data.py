@@ -11,13 +11,13 @@ from typing import Any
 from fedapp.config import settings
 from fedapp.errors import FedappError
 from fedapp.report import run_files
-from fedapp.report.intervals import Interval, mean_interval
+from fedapp.report.intervals import Interval, mean_interval, wilson
 from fedapp.report.run_files import Metrics, Phases
 from fedapp.results import RunFolder
+from fedapp.tasks import TASKS, Metric, TaskInfo
 
 PHASES = ("local-only", "received", "personal")
 ENDINGS = ("failed", "stopped", "interrupted")  # without a summary
-METRICS = ("accuracy", "auc", "f1")
 _LARGEST = 1e15
 _BOOKKEEPING = {"name", "output-dir", "resume"}  # every run sets them; none changes a result
 
@@ -100,6 +100,27 @@ class RunData:
         return self.state if self.state in ENDINGS else "unfinished"
 
     @property
+    def task(self) -> TaskInfo:
+        """What the run learned; a run that does not say it did classify."""
+        return TASKS.get(str(self.settings.get("model.task")), TASKS["sequence-classification"])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The metrics of a model in the tables, the headline first."""
+        tokens = self.settings.get("train.generate-tokens")
+        return self.task.columns(tokens if isinstance(tokens, int) else 0)
+
+    @property
+    def headline(self) -> str:
+        """The metric by which models and hospitals are compared; a share, and more is better."""
+        return self.columns[0]
+
+    @property
+    def metric(self) -> Metric:
+        """What is known of the headline."""
+        return self.task.metrics[self.headline]
+
+    @property
     def rounds_done(self) -> int:
         """Last round with a record."""
         rows = self.federation_rows or self.site_rows
@@ -127,8 +148,8 @@ class RunData:
         """What every site said alike in the handshake, or None."""
         return next((told[key] for told in self.descriptions.values() if key in told), None)
 
-    def curve(self, site: str, phase: str, metric: str = "accuracy") -> list[tuple[int, float]]:
-        """Validation values of a site over rounds."""
+    def curve(self, site: str, phase: str, metric: str = "") -> list[tuple[int, float]]:
+        """Validation values of a site over rounds, of the headline unless another is named."""
         points: dict[int, float] = {}
         for row in self.site_rows:
             if (
@@ -136,7 +157,7 @@ class RunData:
                 and row.get("phase") == phase
                 and run_files.split_of(row) == "validation"
             ):
-                value = number(row.get(metric))
+                value = number(row.get(metric or self.headline))
                 if value is not None:
                     points[int(row["round"])] = value
         return sorted(points.items())
@@ -159,23 +180,32 @@ class RunData:
         return math.fsum(values) / len(values) if values else None
 
     def mean_interval(self, phase: str) -> Interval | None:
-        """95 % interval of the mean accuracy."""
+        """95 % interval of the mean headline, if that is a share of the examples."""
+        if not self.metric.is_proportion:
+            return None
         tested = [p[phase] for p in self.sites.values() if phase in p]
-        pairs = [(number(m.get("accuracy")), number(m.get("examples"))) for m in tested]
+        pairs = [(number(m.get(self.headline)), number(m.get("examples"))) for m in tested]
         known = [(a, n) for a, n in pairs if a is not None and n is not None]
         return mean_interval([a for a, _ in known], [n for _, n in known])
 
     def worst(self, phase: str) -> tuple[str, Metrics] | None:
-        """Site with the lowest accuracy (the first by name among equals) and its metrics."""
+        """Site with the lowest headline (the first by name among equals) and its metrics."""
         ranked = [
             (value, site)
             for site, phases in self.sites.items()
-            if (value := number(phases.get(phase, {}).get("accuracy"))) is not None
+            if (value := number(phases.get(phase, {}).get(self.headline))) is not None
         ]
         if not ranked:
             return None
         site = min(ranked)[1]
         return site, self.sites[site][phase]
+
+    def interval(self, metrics: Metrics) -> Interval | None:
+        """95 % Wilson interval of a site's headline, if that is a share of the examples."""
+        value, count = number(metrics.get(self.headline)), number(metrics.get("examples"))
+        if not self.metric.is_proportion or value is None or count is None:
+            return None
+        return wilson(value, count)
 
     def _values(self, phase: str, metric: str) -> list[float]:
         values = (number(p.get(phase, {}).get(metric)) for p in self.sites.values())

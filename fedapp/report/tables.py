@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fedapp.report.intervals import Interval, wilson
+from fedapp.report.intervals import Interval
 from fedapp.report.markup import Html, element, join, name
-from fedapp.report.run_data import METRICS, PHASES, RunData, number
+from fedapp.report.run_data import PHASES, RunData, number
 from fedapp.report.run_files import Metrics, Phases
 from fedapp.report.units import DASH, decimal, duration, interval_text, size
+from fedapp.tasks import title
 
-_HEADINGS = {"accuracy": "Accuracy", "auc": "AUC", "f1": "F1"}
 _GROUPS = {
     "local-only": "Trained alone",
     "received": "Federated, as received",
@@ -30,26 +30,41 @@ def scroll(label: str, table: Html, *, tall: bool = False) -> Html:
 
 
 def final_table(run: RunData) -> Html:
-    """Hospital x phase with accuracy (95 % Wilson interval), AUC and F1; mean and worst rows."""
+    """Hospital x phase with the task's metrics (95 % Wilson interval); mean and worst rows."""
     phases = run.phases()
-    body = [_site_row(site, run.sites[site], phases) for site in run.sites]
+    body = [_site_row(run, site, run.sites[site], phases) for site in run.sites]
     foot = [_mean_row(run, phases), _worst_row(run, phases)] if len(run.sites) > 1 else []
     table = element(
         "table",
         element("caption", f"Metrics on the {run.split} split"),
-        _head(run.split, phases),
+        _head(run.split, phases, run.columns),
         element("tbody", *body),
         element("tfoot", *foot) if foot else None,
         id="results",
     )
-    note = (
-        "Under each accuracy: its 95 % interval (Wilson for one hospital). F1 is the mean over "
-        f"classes. A dash ({DASH}) is a number that is not defined, such as the AUC where a split "
-        "holds one class only. Personal: the hospital's own model after its last local training, "
-        "which began before the last merge."
-    )
     box = scroll("Final results per hospital", table, tall=len(run.sites) > MOST_ROWS)
-    return join(box, element("p", note, class_="quiet"))
+    return join(box, element("p", _note(run), class_="quiet"))
+
+
+def _note(run: RunData) -> str:
+    parts = []
+    if run.metric.is_proportion:
+        parts.append(f"Under each {run.metric.name}: its 95 % interval (Wilson for one hospital).")
+    if "rouge_l" in run.columns:
+        parts.append(
+            "ROUGE-L and exact match are means over the answers that the model wrote; loss, "
+            "perplexity and token accuracy are per token of the given responses."
+        )
+    if "f1" in run.columns:
+        parts.append("F1 is the mean over classes.")
+    one_class = (
+        ", such as the AUC where a split holds one class only" if "auc" in run.columns else ""
+    )
+    parts.append(
+        f"A dash ({DASH}) is a number that is not defined{one_class}. Personal: the hospital's own "
+        "model after its last local training, which began before the last merge."
+    )
+    return " ".join(parts)
 
 
 def held_out_table(run: RunData) -> Html:
@@ -58,8 +73,8 @@ def held_out_table(run: RunData) -> Html:
     table = element(
         "table",
         element("caption", "Never trained; the final model is only tested there."),
-        _head("test", phases),
-        element("tbody", *(_site_row(site, p, phases) for site, p in run.held_out.items())),
+        _head("test", phases, run.columns),
+        element("tbody", *(_site_row(run, site, p, phases) for site, p in run.held_out.items())),
         id="held-out",
     )
     return scroll("Results at held-out hospitals", table)
@@ -71,8 +86,7 @@ def rounds_table(run: RunData) -> Html:
     step = -(-len(rows) // MOST_ROUNDS)
     shown = [row for i, row in enumerate(rows) if i % step == 0 or i == len(rows) - 1]
     columns: list[tuple[str, str]] = [
-        ("accuracy", "Accuracy"),
-        ("loss", "Loss"),
+        *((name, title(name)) for name in run.task.followed),
         ("replies", "Replies"),
         ("retries", "Retries"),
         ("bytes_up", "Sent"),
@@ -102,7 +116,9 @@ def rounds_table(run: RunData) -> Html:
         )
         for row in shown
     ]
-    caption = "Federation, per round; accuracy and loss: mean of the personal models on validation."
+    *firsts, last = (run.task.metrics[name].name for name in run.task.followed)
+    means = f"{', '.join(firsts)} and {last}"
+    caption = f"Federation, per round; {means}: mean of the personal models on validation."
     if step > 1:
         caption += f" Every {step}th of {len(rows)} rounds is shown."
     table = element(
@@ -156,22 +172,22 @@ def _cell(key: str, value: object) -> str:
     return f"{amount:.0f}" if amount.is_integer() and abs(amount) < 1e9 else f"{amount:.4g}"
 
 
-def _head(split: str, phases: Sequence[str]) -> Html:
+def _head(split: str, phases: Sequence[str], columns: Sequence[str]) -> Html:
     groups = [
         element(
             "th",
             element("span", class_=f"dot dot-{phase}", aria_hidden="true"),
             _GROUPS[phase],
             scope="colgroup",
-            colspan=len(METRICS),
+            colspan=len(columns),
             class_="group edge",
         )
         for phase in phases
     ]
     metrics = [
-        element("th", _HEADINGS[m], scope="col", class_="edge" if m == METRICS[0] else None)
+        element("th", title(m), scope="col", class_="edge" if m == columns[0] else None)
         for _ in phases
-        for m in METRICS
+        for m in columns
     ]
     return element(
         "thead",
@@ -189,29 +205,27 @@ def _examples(split: str) -> Html:
     return join(split.capitalize(), element("br"), "examples")
 
 
-def _site_row(site: str, phases_of: Phases, phases: Iterable[str]) -> Html:
+def _site_row(run: RunData, site: str, phases_of: Phases, phases: Iterable[str]) -> Html:
     sizes = [n for m in phases_of.values() if (n := number(m.get("examples"))) is not None]
     cells = []
     for phase in phases:
         metrics = phases_of.get(phase, {})
-        value, count = number(metrics.get("accuracy")), number(metrics.get("examples"))
-        limits = wilson(value, count) if value is not None and count is not None else None
-        cells += _metric_cells(value, limits, metrics)
+        cells += _metric_cells(run.columns, run.interval(metrics), metrics)
     size_cell = _td(f"{max(sizes):,.0f}" if sizes else DASH)
     return element("tr", _key(name(site), "row"), size_cell, *cells)
 
 
-def _metric_cells(value: float | None, limits: Interval | None, metrics: Metrics) -> list[Html]:
-    shown = [decimal(number(metrics.get(metric))) for metric in METRICS[1:]]
+def _metric_cells(columns: Sequence[str], limits: Interval | None, metrics: Metrics) -> list[Html]:
+    value, *shown = (decimal(number(metrics.get(metric))) for metric in columns)
     small = element("span", interval_text(limits), class_="ci") if limits else None
-    return [element("td", decimal(value), small, class_="edge"), *map(_td, shown)]
+    return [element("td", value, small, class_="edge"), *map(_td, shown)]
 
 
 def _mean_row(run: RunData, phases: Iterable[str]) -> Html:
     cells: list[Html] = []
     for phase in phases:
-        means = {metric: run.mean(phase, metric) for metric in METRICS}
-        cells += _metric_cells(means["accuracy"], run.mean_interval(phase), means)
+        means = {metric: run.mean(phase, metric) for metric in run.columns}
+        cells += _metric_cells(run.columns, run.mean_interval(phase), means)
     sizes = [
         n
         for p in run.sites.values()
@@ -227,10 +241,10 @@ def _worst_row(run: RunData, phases: Iterable[str]) -> Html:
     for phase in phases:
         worst = run.worst(phase)
         site, metrics = worst if worst is not None else ("", {})
-        value = decimal(number(metrics.get("accuracy")))
+        value = decimal(number(metrics.get(run.headline)))
         label = element("span", name(_clip(site)), class_="ci")
         cells.append(element("td", value, label, class_="edge"))
-        cells += [_td(decimal(number(metrics.get(metric)))) for metric in METRICS[1:]]
+        cells += [_td(decimal(number(metrics.get(metric)))) for metric in run.columns[1:]]
     return element("tr", _key("Worst hospital", "row"), _td(""), *cells)
 
 

@@ -8,7 +8,7 @@ from fedapp.report.run_data import RunData, number
 from fedapp.report.units import interval_text, plural
 
 ONE_CLASS = 1e-5  # metrics come as single-precision numbers
-LEVEL = 0.005  # accuracies closer than this are the same at two decimals, give or take
+LEVEL = 0.005  # shares closer than this are the same at two decimals, give or take
 PHASE_NAMES = {
     "local-only": "trained alone",
     "received": "federated, as received",
@@ -27,12 +27,13 @@ def result(run: RunData) -> list[Html]:
         (
             (value, phase)
             for phase in run.phases()
-            if (value := run.mean(phase, "accuracy")) is not None
+            if (value := run.mean(phase, run.headline)) is not None
         ),
         key=lambda pair: (-pair[0], pair[1]),
     )
     if not ranked:
-        return [element("p", "No hospital has reported an accuracy yet.")]
+        article = "an" if run.metric.name[0] in "aeiou" else "a"
+        return [element("p", f"No hospital has reported {article} {run.metric.name} yet.")]
     paragraphs = [_mean_sentence(run, ranked), _auc_sentence(run), _worst_sentence(run)]
     caution = _one_class(run)
     return [
@@ -50,7 +51,7 @@ def _mean_sentence(run: RunData, ranked: list[tuple[float, str]]) -> Html:
     where = (
         f"On average over {plural(len(run.sites), 'hospital')}" if several else "At the hospital"
     )
-    metric = f"{'mean ' if several else ''}{run.split} accuracy "
+    metric = f"{'mean ' if several else ''}{run.split} {run.metric.name} "
     rest = [f"{v:.2f} for {_SUBJECT[p]}" for v, p in ranked if p not in leaders]
     if len(ranked) == 1:
         verdict = join("there is one model to look at, ", element("strong", _SUBJECT[phase]), ": ")
@@ -87,7 +88,7 @@ def _auc_sentence(run: RunData) -> Html | None:
 
 def _worst_sentence(run: RunData) -> Html | None:
     worst = {p: w for p in run.phases() if (w := run.worst(p)) is not None}
-    scores = {p: number(w[1].get("accuracy")) or 0.0 for p, w in worst.items()}
+    scores = {p: number(w[1].get(run.headline)) or 0.0 for p, w in worst.items()}
     if not scores or len(run.sites) < 2:
         return None
     best = max(scores.values())
@@ -117,12 +118,12 @@ def _noise(run: RunData, ranked: list[tuple[float, str]]) -> list[Html]:
     if not sizes:
         return []
     spread = f"{sizes[0]:,.0f}" if sizes[0] == sizes[-1] else f"{sizes[0]:,.0f} to {sizes[-1]:,.0f}"
-    small = wilson(0.8, sizes[0])
+    small = wilson(0.8, sizes[0]) if run.metric.is_proportion else None
     parts = [f"Read differences with care: the {run.split} sets hold {spread} examples each"]
     if small is not None:
         parts.append(
-            f", so that an accuracy of 0.80 at the smallest could as well be anything from "
-            f"{small.low:.2f} to {small.high:.2f}"
+            f", so that an {run.metric.name} of 0.80 at the smallest could as well be anything "
+            f"from {small.low:.2f} to {small.high:.2f}"
         )
     parts.append(". ")
     verdict = _verdict(run, ranked)

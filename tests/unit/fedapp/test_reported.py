@@ -47,7 +47,7 @@ def test_good_numbers_pass_unchanged() -> None:
 
 
 def test_an_undefined_metric_is_left_out() -> None:
-    checked = check_reported(_metric(auc=math.nan, f1=math.nan, kappa=math.nan))
+    checked = check_reported(_metric(auc=math.nan, f1=math.nan))
 
     assert checked.metrics == {
         "personal/validation": {"accuracy": 0.5, "loss": 1e3, "examples": 10}
@@ -79,6 +79,12 @@ BAD: dict[str, tuple[Reply, str]] = {
     "empty name": (_reply({"personal/test": {"": 1.0}}), "hold '', which cannot be"),
     "name with a space": (_reply({"personal/test": {"a b": 1.0}}), "hold 'a b', which cannot be"),
     "name with a line": (_reply({"personal/test": {"a\nb": 1.0}}), "which cannot be the name"),
+    "metric of no task": (
+        _metric(kappa=0.5),
+        "hold 'kappa', expected of sequence-classification only accuracy, loss, auc, f1, examples",
+    ),
+    "metric of another task": (_metric(rouge_l=0.5), "hold 'rouge_l', expected of sequence-class"),
+    "number like another task's": (_number(rouge_l=0.5), "'rouge_l', which cannot be the name"),
     "long name": (_reply({"personal/test": {"a" * 65: 1.0}}), "which cannot be the name"),
     "too many": (
         _reply({"personal/test": {f"m{number}": 0.0 for number in range(MOST + 1)}}),
@@ -101,3 +107,42 @@ def test_a_bad_number_is_refused_by_name(name: str) -> None:
     assert "bad-metrics" in REASONS
     assert str(caught.value).startswith("site Basel, round 4: ")
     assert "\n" not in str(caught.value)
+
+
+WRITTEN = {
+    "loss": 0.5,
+    "perplexity": 1.65,
+    "token_accuracy": 0.9,
+    "exact_match": 0.5,
+    "rouge_l": 0.25,
+    "response_tokens": 99.0,
+    "generated": 64.0,
+    "cut_prompts": 0.0,
+    "examples": 70.0,
+}
+
+
+def test_a_language_model_reports_its_own_metrics() -> None:
+    reply = _reply({"personal/test": WRITTEN})
+
+    assert check_reported(reply, "causal-lm") == reply
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        (
+            "accuracy",
+            0.5,
+            "hold 'accuracy', expected of causal-lm only loss, perplexity, token_acc",
+        ),
+        ("perplexity", 0.99, "'perplexity' .* must be at least 1, got 0.99"),
+        ("rouge_l", 1.01, "must be between 0 and 1"),
+        ("exact_match", -0.1, "must be between 0 and 1"),
+        ("token_accuracy", math.nan, "must be finite"),
+        ("generated", -1.0, "must be at least 0"),
+    ],
+)
+def test_a_language_model_s_numbers_are_checked(name: str, value: float, sentence: str) -> None:
+    with pytest.raises(UpdateRefused, match=sentence):
+        check_reported(_reply({"personal/test": {**WRITTEN, name: value}}), "causal-lm")
