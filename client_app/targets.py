@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
@@ -35,11 +35,12 @@ def target_layers(
         that another module shares.
     """
     shared = _shared_weights(model)
-    linear: dict[str, nn.Module] = {
+    linear: dict[str, nn.Linear | Conv1D] = {
         name: layer
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Linear | Conv1D) and not _inside(name, heads)
     }
+    free = [name for name, layer in linear.items() if _place(layer.weight) not in shared]
     chosen: dict[str, nn.Module] = {}
     for target in targets:
         matching = {
@@ -51,12 +52,12 @@ def target_layers(
         if matching and not outside:
             raise ConfigError(
                 f"lora.targets names '{target}', which is the head and is trained in full anyway; "
-                f"{_advice(target, linear)}"
+                f"{_advice(target, free)}"
             )
         if not outside:
             raise ConfigError(
                 f"lora.targets names '{target}', but the model has no such layer; "
-                f"{_advice(target, linear)}"
+                f"{_advice(target, free)}"
             )
         for name, layer in outside.items():
             if isinstance(weight := getattr(layer, "weight", None), Tensor) and (
@@ -64,12 +65,12 @@ def target_layers(
             ):
                 raise ConfigError(
                     f"lora.targets names '{target}', but the weight of '{name}' is tied to another "
-                    f"module's, so a pair there would change both; {_advice(target, linear)}"
+                    f"module's, so a pair there would change both; {_advice(target, free)}"
                 )
             if name not in linear:
                 raise ConfigError(
                     f"lora.targets names '{target}', but '{name}' is a {type(layer).__name__} and "
-                    f"only linear layers can have a pair; {_advice(target, linear)}"
+                    f"only linear layers can have a pair; {_advice(target, free)}"
                 )
         chosen |= outside
     return chosen
@@ -95,13 +96,13 @@ def _place(weight: Tensor) -> int:
     return weight.data_ptr() or id(weight)  # on the meta device there are none
 
 
-def _advice(target: str, linear: dict[str, nn.Module]) -> str:
-    short = list(dict.fromkeys(_short_names(linear)))
+def _advice(target: str, free: Iterable[str]) -> str:
+    short = list(dict.fromkeys(_short_names(free)))
     near = difflib.get_close_matches(target.rsplit(".", 1)[-1], short, n=3, cutoff=0.5)
     rest = [name for name in short if name not in near]
     return f"name linear layers such as {', '.join([*near, *rest][:6])}"
 
 
-def _short_names(linear: dict[str, nn.Module]) -> Iterator[str]:
+def _short_names(linear: Iterable[str]) -> Iterator[str]:
     for name in linear:
         yield name.rsplit(".", 1)[-1]
