@@ -36,7 +36,7 @@ QUICK = (
 CASES = {
     "subspace-reg": "method=subspace-reg",
     "fedavg": "method=fedavg",
-    "fedsvd": "method=fedsvd",  # remembers the A that it sent
+    "fedsvd": "method=fedsvd",  # refuses an A that differs in one bit
     "fedavg, int8": "method=fedavg federation.codec=int8",  # sites remember the rounding error
     "fedavg, half of the sites a round": "method=fedavg federation.fraction=0.5",
 }
@@ -155,7 +155,9 @@ def test_a_killed_run_resumes_to_the_same_bits(
         ("fedavg, int8", "after validation"),
     ],
 )
-def test_what_else_is_remembered(ward: Ward, same: Comparison, case: str, point: str) -> None:
+def test_other_methods_and_what_sites_remember(
+    ward: Ward, same: Comparison, case: str, point: str
+) -> None:
     name = case.replace(", ", "-")
     ward.kill(point, STRUCK, "--name", name, "-c", f"{QUICK} {CASES[case]}")
     folder = ward.folder(name)
