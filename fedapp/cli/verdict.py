@@ -14,6 +14,9 @@ from typing import Any
 from fedapp.cli.flower import Run
 
 
+_SILENT = "No heartbeat received"  # what Flower says a minute after a process has gone
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The exit code and, unless it is 0, one sentence."""
@@ -40,6 +43,12 @@ def judge(run: Run, folder: Path, log: Path) -> Verdict:
         return Verdict(130, "the run was stopped before its end")
     if run.status == "finished:completed" and state == "completed":
         return Verdict(0)
+    if run.status == "finished:failed" and run.details.startswith(_SILENT):
+        return Verdict(
+            1,
+            "the run's process was killed, for instance because the machine had no memory left "
+            f"(full output: {log})",
+        )
     if run.status == "finished:failed":
         reason = run.details.removeprefix("Simulation failed with exception: ").strip()
         return Verdict(1, f"{reason or 'the run failed'} (full output: {log})")

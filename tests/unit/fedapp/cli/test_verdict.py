@@ -49,6 +49,16 @@ def test_a_failure_keeps_its_sentence_and_exit_code(tmp_path: Path, code: int) -
     assert (verdict.exit_code, verdict.error) == (code, "site A, round 2: no")
 
 
+def test_a_process_that_was_killed_is_told_as_such(tmp_path: Path) -> None:
+    status(tmp_path, "running")
+    run = Run("7", "finished:failed", "No heartbeat received from the task")
+
+    verdict = judge(run, tmp_path, LOG)
+
+    assert verdict.exit_code == 1
+    assert verdict.error.startswith("the run's process was killed")
+
+
 def test_a_refused_resumption_of_a_completed_run_is_a_failure_of_this_command(
     tmp_path: Path,
 ) -> None:
