@@ -13,7 +13,6 @@ from typing import Any
 
 from fedapp.cli.flower import Run
 
-
 _SILENT = "No heartbeat received"  # what Flower says a minute after a process has gone
 
 
