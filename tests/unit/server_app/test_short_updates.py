@@ -64,17 +64,22 @@ def _after_validation(grid: FakeGrid, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(training_round.TrainingRound, "_merge", at_round_3)
 
 
-POINTS = (_while_collecting, _before_checkpoint, _after_validation)
-
-
 def _digest(folder: RunFolder) -> str:
     found: str = json.loads(folder.summary_file.read_text())["adapter_digest"]
     return found
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("lost", [0, 1])
-@pytest.mark.parametrize("method", ["fedavg", "svd", "fedsvd", "subspace-reg"])
+@pytest.mark.parametrize(
+    ("method", "point", "lost"),
+    [
+        ("fedavg", _while_collecting, 0),
+        ("fedavg", _before_checkpoint, 1),
+        ("svd", _while_collecting, 1),
+        ("fedsvd", _before_checkpoint, 0),
+        ("subspace-reg", _after_validation, 0),
+        ("subspace-reg", _while_collecting, 1),
+    ],
+)
 def test_resume_is_bit_identical(
     settings: Settings, tmp_path: Path, method: str, point: Any, lost: int
 ) -> None:
@@ -140,11 +145,7 @@ def test_another_run_of_the_same_name_finds_nothing(settings: Settings, tmp_path
     assert len([*(tmp_path / "sites").glob("*/*")]) == 2 * len(HOSPITALS)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [silent, flipped_bit, fails("DeviceError", "the GPU is gone")],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize("fault", [silent, flipped_bit, fails("DeviceError", "the GPU is gone")])
 def test_a_repeated_round_gives_the_same_bits(
     finished: Finished, tmp_path: Path, fault: Any
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_lost_state_is_told_of_and_the_run_goes_on(
         if messages[0].metadata.group_id == "3":
             (site,) = (tmp_path / "s").glob("Hungary-*")
             shutil.rmtree(site)
+            grid.before_push = lambda messages: None
             if resumed:
                 _stop()
 
@@ -203,7 +205,6 @@ def test_a_lost_state_is_told_of_and_the_run_goes_on(
         again = config.with_changes({"resume": str(folder.path)})
         run(FakeGrid(state=tmp_path / "s"), again, RunFolder.open(folder.path), 2)
     else:
-        grid.before_push = lambda messages: (lose(messages), setattr(grid, "before_push", len))
         run(grid, config, folder, 1)
 
     text = capsys.readouterr().out
