@@ -6,7 +6,6 @@ every later message, of any site, has failed with Ray's own message of a dead ac
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,8 +14,9 @@ from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
+from fedapp.kernel import kernel_kills, why_gone
+
 _LOW_MEMORY = "low on memory"  # Ray's words where its memory monitor ends a worker
-_COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
 
 
 class WorkerDied(Exception):
@@ -61,26 +61,10 @@ class WorkerPool(BasicActorPool):
         self.add_actors_to_pool(1)
 
     def _cause(self, error: RayError) -> str:
-        before, self._kernel_kills = self._kernel_kills, kernel_kills()
+        kills, self._kernel_kills = self._kernel_kills, kernel_kills()
         if isinstance(error, OutOfMemoryError) or _LOW_MEMORY in str(error):
             return "Ray ended it because this machine was about to run out of memory"
-        if self._kernel_kills > before:
-            return "the kernel killed a process of this machine for lack of memory"
-        return "it was killed, or it crashed"
-
-
-def kernel_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory; 0 if it does not say."""
-    for path in _COUNTERS:
-        try:
-            lines = path.read_text(encoding="ascii").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-    return 0
+        return why_gone(kills)
 
 
 def install() -> None:

@@ -47,10 +47,13 @@ class Daemon:
     port: int
     build: str
 
+    def runs(self) -> list[Process]:
+        """Return the processes that execute runs."""
+        return [run for executor in self.process.children() for run in executor.children()]
+
     def executing(self) -> list[Process]:
         """Return the processes that execute runs, each followed by all that it has started."""
-        runs = [run for executor in self.process.children() for run in executor.children()]
-        return [process for run in runs for process in (run, *run.descendants())]
+        return [process for run in self.runs() for process in (run, *run.descendants())]
 
     def end_runs(self, stop: Callable[[], T]) -> T:
         """Call ``stop``, which tells Flower to end the runs, and see that their processes do.
@@ -96,9 +99,12 @@ def end(home: Home) -> Daemon | None:
 
 def end_leftovers(home: Home) -> None:
     """End what a daemon that was killed has left running: it would write on, unsupervised."""
-    for process in with_environment("FLWR_HOME", str(home.flower)):
+    left = with_environment("FLWR_HOME", str(home.flower))
+    for process in left:
         if any(name in process.command() for name in ("flower-superexec", "flwr-simulation")):
             process.terminate(_RUN_GRACE)
+    # Ray's own end when the process that started them does; these did not.
+    end_all([process for process in left if "/ray/" in process.command()], _RUN_GRACE)
 
 
 def read(home: Home) -> Daemon | None:

@@ -52,8 +52,15 @@ class Process:
 
     def descendants(self) -> list[Process]:
         """Return its children, their children, and so on."""
-        children = self.children()
-        return children + [below for child in children for below in child.descendants()]
+        below: dict[int, list[int]] = {}
+        for pid, parent in _parents():
+            below.setdefault(parent, []).append(pid)
+        waiting, found = [self.pid], list[Process]()
+        for pid in waiting:
+            processes = [Process.of(child) for child in below.get(pid, ())]
+            found += [process for process in processes if process.started]
+            waiting += [process.pid for process in processes if process.started]
+        return found
 
     def terminate(self, grace: float) -> bool:
         """End it with all its descendants, politely at first; never any other process.

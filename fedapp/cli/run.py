@@ -104,7 +104,7 @@ def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
         running.end_runs(lambda: session.stop_unfinished(home))
         say("Stopped a run that an earlier command had left behind")
     _look_at(folder)
-    current = session.Session(home, running.process, request, typer.echo)
+    current = session.Session(home, running, request, typer.echo)
     try:
         verdict = judge(current.execute(), folder, request.log)
         _mark_ended(folder, current.run_id, verdict, _ends_as(verdict))

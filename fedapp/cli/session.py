@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedapp.cli import flower, stream
+from fedapp.cli.daemon import Daemon
 from fedapp.cli.home import Home
-from fedapp.cli.process import Process
+from fedapp.cli.run_process import RunProcess
 
 _END_DEADLINE = 90.0
 _MOST_LOGS = 10
@@ -52,7 +53,7 @@ class Session:
     Parameters
     ----------
     home : Home
-    daemon : Process
+    daemon : Daemon
         The home's daemon.
     request : Request
     show : callable
@@ -60,9 +61,13 @@ class Session:
     """
 
     def __init__(
-        self, home: Home, daemon: Process, request: Request, show: Callable[[str], None]
+        self, home: Home, daemon: Daemon, request: Request, show: Callable[[str], None]
     ) -> None:
-        self._home, self._daemon, self._request, self._show = home, daemon, request, show
+        self._home, self._request, self._show = home, request, show
+        self._daemon = daemon.process
+        self._process = RunProcess(daemon)
+        self._lost = False
+        self._cause = ""
         self._child: subprocess.Popen[str] | None = None
         self.run_id = ""
 
@@ -86,7 +91,13 @@ class Session:
             )
         if not self.run_id:
             raise flower.FlowerError(f"Flower did not start the run: {last or 'no reason given'}")
-        return self.wait()
+        if self._lost:
+            flower.stop_run(self._home, self.run_id)
+            self._process.end_family()
+            return flower.Run(self.run_id, "finished:failed", self._process.why())
+        ended = self.wait()
+        broken = self._cause and ended.status == "finished:failed"
+        return replace(ended, details=self._cause) if broken else ended
 
     def wait(self) -> flower.Run:
         """Wait until the daemon says that the run has ended.
@@ -141,17 +152,30 @@ class Session:
                 text = line.rstrip("\n")
                 last = stream.plain(text).strip() or last
                 self.run_id = self.run_id or stream.run_id(text)
+                self._cause = self._cause or stream.cause(text)
                 if self._request.verbose or (self.run_id and kept.keeps(text)):
                     self._show(text)
         self._child.wait()
         return last
 
     def _watch(self, child: subprocess.Popen[str]) -> None:
-        # `flwr run` tries for ever to reach a daemon that has gone.
+        # `flwr run` tries for ever to reach a daemon that has gone, and waits a minute for a run
+        # whose process has.
+        executing = True
         while child.poll() is None:
-            if not self._daemon.alive:
+            if executing and self._process.has_gone():
+                executing = False
+                self._lost = not self._finished()
+            if self._lost or not self._daemon.alive:
                 self._end_child()
             time.sleep(1.0)
+
+    def _finished(self) -> bool:
+        try:
+            rows = flower.list_runs(self._home, self.run_id) if self.run_id else []
+        except flower.FlowerError:
+            return False  # if the daemon has gone as well, that will be noticed
+        return bool(rows) and rows[0].finished
 
     def _end_child(self) -> None:
         if self._child is not None and self._child.poll() is None:

@@ -15,6 +15,7 @@ _NOISE = re.compile(
     r"|\S+\.py:\d+: \w*Warning: |  warnings\.warn\("
     r"|Using SuperLink: |Successfully (started run|installed) |Starting local SuperLink"
 )
+_CAUSE = re.compile(r"ERROR *: +An exception occured!! (.+)")  # Flower's words and spelling
 _RUN_ID = re.compile(r"Successfully started run (\d+)")
 
 
@@ -60,3 +61,12 @@ def run_id(line: str) -> str:
     """Return the run id if ``line`` announces one, else ""."""
     match = _RUN_ID.search(plain(line))
     return match.group(1) if match else ""
+
+
+def cause(line: str) -> str:
+    """Return why the simulation broke if ``line`` tells it, else "".
+
+    Flower's own last word of it is always "An error was encountered. Ending simulation."
+    """
+    match = _CAUSE.match(plain(line))
+    return match.group(1).strip() if match else ""

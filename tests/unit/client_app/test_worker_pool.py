@@ -11,8 +11,8 @@ from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
-from client_app import worker_pool
-from client_app.worker_pool import WorkerDied, WorkerPool, install, kernel_kills
+from client_app.worker_pool import WorkerDied, WorkerPool, install
+from fedapp import kernel
 
 LOW = "Task was killed due to the node running low on memory.\nMemory on the node was ..."
 
@@ -20,7 +20,7 @@ LOW = "Task was killed due to the node running low on memory.\nMemory on the nod
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorkerPool:
     """A pool of two workers, without Ray; one of them is at work on "future"."""
-    monkeypatch.setattr(worker_pool, "_COUNTERS", (tmp_path / "none", tmp_path / "events"))
+    monkeypatch.setattr(kernel, "_COUNTERS", (tmp_path / "none", tmp_path / "events"))
     monkeypatch.setattr(ray, "kill", lambda worker: None)
     made = WorkerPool.__new__(WorkerPool)
     made.pool, made.num_actors = ["idle"], 2  # type: ignore[list-item]
@@ -98,12 +98,6 @@ def test_an_earlier_kill_is_not_blamed_again(
         causes.append(str(caught.value))
 
     assert ["kernel" in cause for cause in causes] == [True, False]
-
-
-def test_a_system_that_counts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(worker_pool, "_COUNTERS", (tmp_path / "none",))
-
-    assert kernel_kills() == 0
 
 
 def test_flowers_simulation_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:

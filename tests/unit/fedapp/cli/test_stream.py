@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedapp.cli.stream import LineFilter, plain, run_id
+from fedapp.cli.stream import LineFilter, cause, plain, run_id
 
 GREEN, RED, CYAN, END = "\x1b[92m", "\x1b[91m", "\x1b[36m", "\x1b[0m"
 
@@ -96,3 +96,9 @@ def test_colours_do_not_hide_the_run_id() -> None:
 @pytest.mark.parametrize("text", ["Accuracy: 0.7", "cleveland: done"])
 def test_lines_with_a_colon_are_not_taken_for_exceptions(text: str) -> None:
     assert LineFilter().keeps(text)
+
+
+def test_why_the_simulation_broke_is_found() -> None:
+    line = f"{GREEN}ERROR {END}:     An exception occured!! The current node timed out."
+    assert cause(line) == "The current node timed out."
+    assert cause("ERROR :     Simulation raised an exception") == ""

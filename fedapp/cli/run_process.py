@@ -1,0 +1,58 @@
+"""The process that executes a run: noticed when it goes, and what it leaves behind is ended.
+
+Flower itself notices only after a minute without a heartbeat.
+"""
+
+from __future__ import annotations
+
+import time
+
+from fedapp.cli.daemon import Daemon
+from fedapp.cli.process import Process, end_all
+from fedapp.kernel import kernel_kills, why_gone
+
+_SETTLE = 2.0  # seconds in which a run that ends by itself is known to have ended
+_FAMILY_INTERVAL = 5.0
+_END_GRACE = 10.0
+
+
+class RunProcess:
+    """Watches the process that a daemon starts for a run.
+
+    Parameters
+    ----------
+    daemon : Daemon
+        It executes no other run.
+    """
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._process: Process | None = None
+        self._family: set[Process] = set()
+        self._looked = self._gone = float("-inf")
+        self._kernel_kills = kernel_kills()
+
+    def has_gone(self) -> bool:
+        """Whether it was there and has been gone for two seconds; to be called about once a second.
+
+        That also holds for a run that has ended by itself.
+        """
+        now = time.monotonic()
+        if self._process is None:
+            runs = [run for run in self._daemon.runs() if "flwr-simulation" in run.command()]
+            self._process = runs[0] if runs else None
+        elif self._process.alive:
+            if now - self._looked > _FAMILY_INTERVAL:  # for which every process is looked at
+                self._looked = now
+                self._family.update(self._process.descendants())
+        elif self._gone < 0:
+            self._gone = now
+        return 0 < self._gone < now - _SETTLE
+
+    def why(self) -> str:
+        """Say what is known of why it has gone."""
+        return f"the process that executed the run has gone: {why_gone(self._kernel_kills)}"
+
+    def end_family(self) -> None:
+        """See that everything it had started ends too."""
+        end_all(self._family, _END_GRACE)
