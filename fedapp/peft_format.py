@@ -18,11 +18,13 @@ from fedapp.adapter import Adapter, Array, LoraPair
 from fedapp.atomic_folder import write_folder
 from fedapp.errors import ConfigError
 from fedapp.peft_names import Part, from_peft, to_peft
+from fedapp.text import clean, shown
 
 CONFIG_FILE = "adapter_config.json"
 # PEFT takes these for regular expressions; a name is all that anybody writes, and harmless.
 _LAYER = re.compile(r"\^?[\w.]{1,500}")
 WEIGHTS_FILE = "adapter_model.safetensors"
+_LONGEST_REASON = 300
 
 
 def save_peft(
@@ -95,24 +97,27 @@ def load_peft(folder: Path) -> Adapter:
     except FileNotFoundError:
         raise ConfigError(f"adapter file not found: {path}") from None
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"adapter file {path} cannot be read: {error}") from None
+        reason = clean(str(error), _LONGEST_REASON)
+        raise ConfigError(f"adapter file {path} cannot be read: {reason}") from None
     parts: dict[Part, dict[str, Array]] = {"a": {}, "b": {}, "tensor": {}}
     for key, entry in entries:
         try:
             name, part = from_peft(key)
             parts[part][name] = _fp32(entry)
         except ValueError as error:
-            raise ConfigError(f"adapter file {path} is not plain LoRA: {error}") from None
+            reason = clean(str(error), _LONGEST_REASON)
+            raise ConfigError(f"adapter file {path} is not plain LoRA: {reason}") from None
     halves = parts["a"].keys() ^ parts["b"].keys()
     if halves:
-        raise ConfigError(f"adapter file {path} has one half of the pair '{min(halves)}' only")
+        half = clean(min(halves))
+        raise ConfigError(f"adapter file {path} has one half of the pair '{half}' only")
     pairs = {}
     for name, a_rn in parts["a"].items():
         b_mr = parts["b"][name]
         if a_rn.ndim != 2 or b_mr.ndim != 2 or not b_mr.shape[1] == a_rn.shape[0] > 0:
             raise ConfigError(
-                f"adapter pair '{name}' in {path} has shapes B {b_mr.shape} and A {a_rn.shape}; "
-                "expected (m, r) and (r, n)"
+                f"adapter pair '{clean(name)}' in {path} has shapes B {b_mr.shape} and "
+                f"A {a_rn.shape}; expected (m, r) and (r, n)"
             )
         pairs[name] = LoraPair(b_mr, a_rn, _scaling(name, len(a_rn), config))
     adapter = Adapter(pairs, parts["tensor"])
@@ -164,7 +169,8 @@ def _scaling(name: str, rank: int, config: Mapping[str, Any]) -> float:
             break
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= 1e6:
         raise ConfigError(
-            f"adapter pair '{name}': lora_alpha must be a number in (0, 1e6], got {alpha!r:.40}"
+            f"adapter pair '{clean(name)}': lora_alpha must be a number in (0, 1e6], "
+            f"got {shown(alpha)}"
         )
     return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 

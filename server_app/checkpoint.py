@@ -25,13 +25,19 @@ from fedapp.config import RunConfig, Scalar
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.state import State, join_state, split_state
 from fedapp.tensor_file import Piece, safetensors_pieces
+from fedapp.text import clean, shown
 from server_app.log import warn
 
 FORMAT = 2
 _TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"
 _NAME = re.compile(r"round-(\d{6,})")
+_LONGEST_REASON = 300
 _LEFTOVER = re.compile(r"\.round-\d{6,}\.")  # of `write_folder`, when it was killed
 TOTALS = ("wall_seconds", "training_seconds", "bytes_up", "bytes_down")
+_KINDS: dict[str, type] = {
+    **{"round": int, "run": str, "metrics_size": int},
+    **dict.fromkeys(("settings", "roster", "sampler", "strategy", "totals"), dict),
+}
 
 
 @dataclass(frozen=True)
@@ -163,16 +169,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
             if hashlib.sha256(content).hexdigest() != manifest[name]["sha256"]:
                 raise CheckpointError(
                     f"checkpoint {path.name} is damaged: {name} has {len(content)} bytes that do "
-                    f"not match the manifest ({manifest[name]['bytes']} bytes)"
+                    f"not match the manifest ({shown(manifest[name]['bytes'])} bytes)"
                 )
         described = json.loads(data[_STATE])
         if described["format"] != FORMAT:
             raise CheckpointError(
-                f"checkpoint {path.name} has format {described['format']}, expected {FORMAT}"
+                f"checkpoint {path.name} has format {shown(described['format'])}, expected {FORMAT}"
             )
-        if type(described["round"]) is not int or path.name != _folder_name(described["round"]):
+        for key, kind in _KINDS.items():
+            if type(described[key]) is not kind:
+                raise TypeError(f"its {key} is {shown(described[key])}, expected {kind.__name__}")
+        if path.name != _folder_name(described["round"]):
             raise CheckpointError(
-                f"checkpoint {path.name} is of round {described['round']!r}; put each folder back "
+                f"checkpoint {path.name} is of round {described['round']}; put each folder back "
                 "under its own name"
             )
         return Checkpoint(
@@ -189,10 +198,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         name = Path(str(error.filename)).name
         raise CheckpointError(f"checkpoint {path.name} is incomplete: no {name}") from None
     except (
-        *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+        *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError),
         SafetensorError,
     ) as error:
-        raise CheckpointError(f"checkpoint {path.name} cannot be read: {error}") from None
+        reason = clean(str(error), _LONGEST_REASON)
+        raise CheckpointError(f"checkpoint {path.name} cannot be read: {reason}") from None
 
 
 def check_settings(saved: Mapping[str, Scalar], config: RunConfig) -> None:

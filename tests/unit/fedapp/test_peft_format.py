@@ -202,3 +202,19 @@ def test_missing_and_corrupt_files_are_named(tmp_path):
 def test_the_coordinator_needs_no_torch_for_it():
     code = "import sys, fedapp.peft_format; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"base_model.model.w": ("\x1b" * 9999, [1], b"\0" * 4)},
+        {"\x1b" * 9999: ("F32", [1], b"\0" * 4)},
+        {f"base_model.model.{'x' * 9999}.lora_A.weight": ("F32", [1, 1], b"\0" * 4)},
+        lora("q\n" * 9999, np.ones((2, 4)), np.ones((5, 3))),
+    ],
+)
+def test_what_a_file_says_is_not_repeated_at_length(tmp_path, arrays):
+    with pytest.raises(ConfigError) as caught:
+        load_peft(write(tmp_path / "a", arrays))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600

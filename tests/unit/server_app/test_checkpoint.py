@@ -5,12 +5,15 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_federation import initial_adapter
+from memory import peak
 
+from fedapp.adapter import Adapter, LoraPair
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError
 from server_app.checkpoint import (
@@ -128,6 +131,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "empty manifest": (_replace("manifest.json", b"{}"), "cannot be read"),
     "newer format": (_resealed(lambda s: s.update(format=3)), "has format 3, expected 2"),
     "missing key": (_resealed(lambda s: s.pop("sampler") and None), "cannot be read: 'sampler'"),
+    "text as size": (_resealed(lambda s: s.update(metrics_size="17")), "its metrics_size is '17'"),
+    "list as settings": (_resealed(lambda s: s.update(settings=[])), "its settings is of type"),
+    "absurd total": (
+        _resealed(lambda s: s["totals"].update(bytes_up=10**400)),  # type: ignore[attr-defined]
+        "cannot be read: int too large",
+    ),
     "other shape": (_resealed(_longer), r"has shape \[2, 6\], expected \[99, 1\]"),
     "no folder": (shutil.rmtree, "is incomplete"),
 }
@@ -152,6 +161,14 @@ def test_if_all_are_broken_each_is_named(
     with pytest.raises(CheckpointError, match="all are broken: round-000002, round-000001"):
         newest_checkpoint(tmp_path)
     assert capsys.readouterr().out.count("is damaged") == 2
+
+
+def test_nothing_is_copied(tmp_path: Path) -> None:
+    large = np.ones((512, 1024), np.float32)
+    state = {"adapter": Adapter({"x": LoraPair(large, large, 1.0)}, {"head": large})}
+    checkpoint = replace(_checkpoint(1), strategy=state)
+
+    assert peak(lambda: write_checkpoint(tmp_path, checkpoint, keep=1)) < large.nbytes / 4
 
 
 @pytest.mark.parametrize("flushed", range(6))
