@@ -256,15 +256,21 @@ class RunFolder:
         A run that it calls running is "interrupted" if its process has gone: killed, or lost with
         the machine. It can be resumed.
         """
-        try:
-            status = self.read_status()
-        except (OSError, ValueError, RecursionError):
-            return ""
+        status = self._readable_status()
         if status.get("state") == "running" and is_held(self.path) is False:
+            now = self._readable_status()
+            if now != status:  # it has ended since, or another has begun
+                return self.state()
             # A completed run whose resumption had changed nothing yet is as it was.
             earlier = status.get("earlier")
             status = earlier if isinstance(earlier, dict) else {"state": "interrupted"}
         return str(status.get("state") or "")
+
+    def _readable_status(self) -> dict[str, Any]:
+        try:
+            return self.read_status()
+        except (OSError, ValueError, RecursionError):
+            return {}
 
     def remove_leftovers(self) -> None:
         """Remove what a killed process of the run had not finished writing."""

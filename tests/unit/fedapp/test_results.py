@@ -103,6 +103,21 @@ def test_a_run_in_progress_takes_its_folder_and_one_that_was_killed_does_not(
     assert is_free(folder.path)
 
 
+def test_a_run_that_ends_while_one_looks_is_not_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(_config(tmp_path, name="one"))
+    folder.write_status("running")
+
+    def ends(path: Path) -> bool:
+        folder.write_status("completed")
+        return False
+
+    monkeypatch.setattr("fedapp.results.is_held", ends)
+
+    assert folder.state() == "completed"
+
+
 @pytest.mark.parametrize("state", ["completed", "failed", "stopped"])
 def test_a_state_that_was_written_last_stays(tmp_path: Path, state: State) -> None:
     folder = RunFolder.create(_config(tmp_path, name="one"))
