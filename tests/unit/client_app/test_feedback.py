@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.feedback import FEEDBACK, distances
 from client_app.feedback import encode_increment, encode_payloads, in_new_basis
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.increments import add, difference
@@ -259,3 +260,10 @@ def test_the_sum_telescopes_through_changes_of_basis(codec):
     scale = np.abs(meant).max()
     np.testing.assert_allclose(arrived, meant - last, atol=1e-4 * scale)
     assert np.abs(arrived - meant).max() > 1e-4 * scale, "the last residual is not nothing"
+
+
+def test_through_the_merge_of_fedsvd_feedback_brings_the_model_nearer_to_fp32():
+    last = {f: distances("fedsvd", "int8", f, seeds=2)["last"] for f in FEEDBACK}
+
+    assert last["new basis"] < 0.5 * last["none"]
+    assert last["new basis"] < last["same numbers"]
