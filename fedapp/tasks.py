@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fedapp.config import RunConfig
 
@@ -85,6 +86,11 @@ class TaskInfo:
         first = self.headline(generate_tokens)
         rest = [name for name in self.shown if self._measured(name, generate_tokens)]
         return (first, *(name for name in rest if name != first))
+
+    def loader(self, peft_config: Mapping[str, Any]) -> str:
+        """Return the class of transformers that loads the base model of an adapter."""
+        kind = str(peft_config.get("task_type"))
+        return self.loaders.get(kind, next(iter(self.loaders.values())))
 
     def _measured(self, name: str, generate_tokens: int) -> bool:
         return generate_tokens > 0 or not self.metrics[name].generated

@@ -24,8 +24,7 @@ def model_card(config: RunConfig, site: SiteDescription, summary: Mapping[str, A
         Content of ``summary.json``.
     """
     base = str(site.peft_config.get("base_model_name_or_path") or site.base_model)
-    loaders = task_info(config).loaders
-    loader = loaders.get(str(site.peft_config.get("task_type")), next(iter(loaders.values())))
+    loader = task_info(config).loader(site.peft_config)
     labels = f", num_labels={len(site.label_map)}" if site.label_map else ""
     targets = ", ".join(config.lora.targets)
     names = ", ".join(f"{number} = {label}" for number, label in enumerate(site.label_map))

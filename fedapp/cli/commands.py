@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedapp.peft_format import CONFIG_FILE, load_peft, read_peft_config, save_pe
 from fedapp.registry import load_half
 from fedapp.report import write_report
 from fedapp.results import RunFolder
+from fedapp.tasks import TASKS
 
 # Loaded on demand: the coordinator's installation has neither the site's half nor torch.
 _MERGE = "client_app.export:merge_into_base"
@@ -96,7 +98,13 @@ def _export_merged(folder: RunFolder, target: Path) -> None:
             "half is installed (`pip install 'fedapp[site]'`)"
         ) from None
     say(f"Wrote {merge_into_base(folder.path, target)}")
-    say(f'Next: AutoModelForSequenceClassification.from_pretrained("{target}")')
+    loader = TASKS[_task(folder)].loader(read_peft_config(folder.adapter))
+    say(f'Next: {loader}.from_pretrained("{target}")')
+
+
+def _task(folder: RunFolder) -> str:
+    settings = json.loads(folder.config_file.read_text(encoding="utf-8"))["settings"]
+    return str(settings["model.task"])
 
 
 def version() -> None:

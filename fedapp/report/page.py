@@ -300,9 +300,8 @@ model = PeftModel.from_pretrained(base, "adapter")"""
 
 def _loader(run: RunData) -> str:
     """The class of transformers that loads the base model for the adapter."""
-    settings, loaders = run.told("peft_config"), run.task.loaders
-    kind = str(settings.get("task_type")) if isinstance(settings, dict) else ""
-    return loaders.get(kind, next(iter(loaders.values())))
+    settings = run.told("peft_config")
+    return run.task.loader(settings if isinstance(settings, dict) else {})
 
 
 def _base(run: RunData) -> str:
