@@ -10,6 +10,7 @@ from torch import nn
 from fedapp.errors import ConfigError
 
 _TOKENS = 8
+_NOISE = 1e-4  # of rounding, as a share of the change at the token itself
 
 
 @torch.inference_mode()
@@ -30,8 +31,9 @@ def check_causal(model: nn.Module) -> None:
     ids = torch.arange(_TOKENS, device=device)[None] % vocabulary
     other = ids.clone()
     other[0, -1] = (_TOKENS + 1) % vocabulary
-    before, after = (model(input_ids=each).logits[0, :-1].float() for each in (ids, other))
-    if not torch.allclose(before, after, atol=1e-3 * float(before.abs().max()), rtol=1e-3):
+    one_tv, two_tv = (model(input_ids=each).logits[0].float() for each in (ids, other))
+    change_t = (one_tv - two_tv).abs().amax(dim=1)
+    if float(change_t[:-1].max()) > _NOISE * float(change_t[-1]):
         raise ConfigError(
             f"the base model ({settings.model_type}) is an encoder, whose tokens see those behind "
             "them; causal-lm needs a decoder such as embedded:smollm2 or embedded:tiny-decoder in "
