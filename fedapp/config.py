@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -87,7 +88,8 @@ class _Section(BaseModel):
     def _refuse_other_kinds(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse what pydantic would turn into something else in silence: true into 1, 1 into true.
 
-        A NUL can be in no path, and in no text that somebody meant.
+        A NUL can be in no path, and in no text that somebody meant; half of a surrogate pair (an
+        argument of the command line that is not UTF-8 has them) can be written to no file.
         """
         kind = cls.model_fields[str(info.field_name)].annotation
         if kind in (int, float) and isinstance(value, bool):
@@ -96,6 +98,8 @@ class _Section(BaseModel):
             raise PydanticCustomError("boolean", "expected true or false")
         if isinstance(value, str) and "\0" in value:
             raise PydanticCustomError("text", "expected text without a NUL character")
+        if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+            raise PydanticCustomError("text", "expected text that is Unicode")
         return value
 
 

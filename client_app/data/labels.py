@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from client_app.data.table import Table
 from fedapp.errors import ConfigError, DataError
+from fedapp.text import clean
 
 # The label map travels in the handshake. A text column named by mistake must not travel with it.
 MOST_LABELS_FOUND = 100
@@ -53,10 +55,15 @@ def resolve_label_map(table: Table, wanted: tuple[str, ...], *, may_find: bool =
             f"most {MOST_LABELS_FOUND} of at most {LONGEST_LABEL_FOUND} characters); check "
             "data.label-column, or name the labels in data.labels"
         )
-    if found and len({" ".join(label.casefold().split()) for label in labels}) < len(labels):
+    if any(clean(label, len(label)) != label for label in labels):
         raise DataError(
-            f"{where}: two labels differ only in capitals or spaces, which is most often a slip of "
-            "the pen; correct them, or name the labels in data.labels"
+            f"{where}: a label holds a line break or another character that cannot be seen; "
+            "correct it, in data.labels too"
+        )
+    if found and len(set(map(_folded, labels))) < len(labels):
+        raise DataError(
+            f"{where}: two labels differ only in capitals, spaces or the Unicode form of a letter, "
+            "which is most often a slip of the pen; correct them, or name the labels in data.labels"
         )
     return labels
 
@@ -74,6 +81,12 @@ def not_in_map(label: str, table: Table, row: int, site: str | None) -> DataErro
 def described(value: str) -> str:
     """Return the length of a value in words: the value itself may be a name or a patient number."""
     return f"a value of {len(value)} characters" if value else "nothing"
+
+
+def _folded(label: str) -> str:
+    """What two spellings of one label have in common."""
+    plain = unicodedata.normalize("NFKC", label).casefold()
+    return " ".join(unicodedata.normalize("NFKC", plain).split())
 
 
 def _sorted(labels: set[str]) -> list[str]:

@@ -30,7 +30,8 @@ def app_settings(app: Path) -> dict[str, Scalar]:
         return flatten(project["tool"]["flwr"]["app"].get("config", {}))
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}; name the folder of the app") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    # Not TOML, not UTF-8, a number of thousands of digits, absurd nesting
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(f"{path} has no [tool.flwr.app]; name the folder of the app") from None

@@ -75,6 +75,17 @@ def test_a_value_is_described_by_its_length() -> None:
 
 
 def test_found_labels_that_differ_in_capitals_or_spaces_are_a_slip() -> None:
-    with pytest.raises(DataError, match="capitals or spaces"):
-        resolve_label_map(table(["uti", "UTI ", "flu"]), ())
+    for label in ("UTI ", "u\uff54i", "ut\u2170"):
+        with pytest.raises(DataError, match="capitals, spaces or the Unicode form"):
+            resolve_label_map(table(["uti", label, "flu"]), ())
+    with pytest.raises(DataError, match="capitals, spaces or the Unicode form"):
+        resolve_label_map(table(["fi\u00e8vre", "fie\u0300vre"]), ())
     assert resolve_label_map(table(["uti", "UTI"]), ("uti", "UTI")) == ["uti", "UTI"]
+
+
+@pytest.mark.parametrize("label", ["ill\n# a headline", "ill\x1b[2J", "ill\u200b", "\u202ewell"])
+def test_a_label_with_what_cannot_be_seen_is_refused(label: str) -> None:
+    for values, wanted in ((["well", label], ()), (["well"], ("well", label))):
+        with pytest.raises(DataError, match="cannot be seen") as caught:
+            resolve_label_map(table(values), wanted)
+        assert str(caught.value).isprintable()
