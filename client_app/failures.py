@@ -24,12 +24,10 @@ def to_failure(error: Exception, site: str, round: int) -> Failure:
     The message of a `FedappError` is written by us and safe. The text of any other exception may
     quote a patient record: only its class and place leave, the rest goes to this site's own log.
     """
-    if type(error).__name__ == "OutOfMemoryError":  # torch's; this module loads no torch
+    exhausted = _out_of_memory(error)
+    if exhausted:
         log.error("site %s, round %d: out of memory", site, round, exc_info=error)
-        error = TrainingError(
-            "the GPU ran out of memory; lower train.batch-size or train.eval-batch-size, or set "
-            "train.gradient-checkpointing = true"
-        )
+        error = TrainingError(exhausted)
     if isinstance(error, FedappError):
         where = error.round if error.round is not None else (round or None)
         sentence = str(FedappError(error.message, site=error.site or site, round=where))
@@ -42,6 +40,21 @@ def to_failure(error: Exception, site: str, round: int) -> Failure:
         f"site {site}, round {round}: {type(error).__name__} at {_place(error)}; "
         "see the site's own log",
     )
+
+
+def _out_of_memory(error: Exception) -> str:
+    """Return what to do if that is what ``error`` says, else ""."""
+    lower = "lower train.batch-size or train.eval-batch-size, or set "
+    if type(error).__name__ == "OutOfMemoryError":  # torch's; this module loads no torch
+        return f"the GPU ran out of memory; {lower}train.gradient-checkpointing = true"
+    # torch has no class of its own for the CPU
+    allocator = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    if isinstance(error, MemoryError) or allocator:
+        return (
+            f"this process was given no more memory; {lower}train.threads = all cores, so that "
+            "one site works at a time"
+        )
+    return ""
 
 
 def _place(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 
+import pytest
 import torch
 
 from client_app.failures import to_failure
@@ -56,4 +57,20 @@ def test_running_out_of_gpu_memory_says_what_to_lower():
     failure = to_failure(torch.OutOfMemoryError("CUDA out of memory. 3 GiB"), "north", 1)
 
     assert failure.kind == "TrainingError"
+    assert "train.batch-size" in failure.message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 80.0 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate "
+                     "memory: you tried to allocate 42949672960 bytes. Error code 12"),
+    ],
+)  # fmt: skip
+def test_running_out_of_memory_says_what_to_lower(error):
+    failure = to_failure(error, "north", 1)
+
+    assert failure.kind == "TrainingError"
+    assert failure.message.startswith("site north, round 1: this process was given no more memory;")
     assert "train.batch-size" in failure.message
