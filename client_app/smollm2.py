@@ -6,16 +6,16 @@ those of the package (4-bit, Q4_1) in fp32; the ones on the hub are finer. Apach
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
+import io
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from client_app.quiet import quiet_transformers
 from fedapp.atomic_folder import write_folder
 from fedapp.cache import cache_folder
 from fedapp.errors import ConfigError
@@ -63,7 +63,7 @@ def _package_folder() -> Path:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Wait until no other process converts; the lock ends with its process."""
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,11 @@ def _convert(source: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with quiet_transformers(), torch.random.fork_rng():
+    from client_app.quiet import quiet_transformers
+
+    # The bar of the conversion asks nobody whether it is wanted.
+    no_bar = contextlib.redirect_stderr(io.StringIO())
+    with quiet_transformers(), no_bar, torch.random.fork_rng():
         read: Any = AutoModelForCausalLM.from_pretrained(
             source, gguf_file=FILE, dtype=torch.float32, local_files_only=True
         )

@@ -196,8 +196,8 @@ def test_labels_that_cannot_be_found_are_not_told(case: str, home: Path) -> None
 def test_what_is_left_out_is_in_the_site_s_own_log(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    data = settings(put(home, *UNREADABLE["other columns"])).data
     with caplog.at_level(logging.WARNING), pytest.raises(DataError):
-        data = settings(put(home, *UNREADABLE["other columns"])).data
         read_files(data, ClassificationSchema(data))
 
     assert str(home / "a.csv") in caplog.text
