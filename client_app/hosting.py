@@ -11,6 +11,9 @@ from fedapp.config import RunConfig, Scalar
 from fedapp.errors import ConfigError, DataError
 from fedapp.exchange import Instruction, Reply
 
+MOST_SITES = 400
+"""Most sites of a node: one message tells of all (`fedapp.wire.MAX_HEADER_BYTES`)."""
+
 # The sites of the newest data settings. A simulation's worker process serves several nodes, and
 # every message of a run finds its site with its records read and tokenised.
 _SITES: dict[object, dict[str, Site]] = {}
@@ -45,15 +48,22 @@ def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[s
     Raises
     ------
     ConfigError
-        If the node's configuration names neither, or a deployed node would have to find its labels
-        in its records.
+        If the node's configuration names neither, a simulated node would host too many, or a
+        deployed one would have to find its labels in its records.
     DataError
         If the data cannot be read at all.
     """
     if "partition-id" in node_config and "num-partitions" in node_config:
         sites = _cached(config, "", lambda: _simulated(config))
         first, nodes = int(node_config["partition-id"]), int(node_config["num-partitions"])
-        return {name: sites[name] for name in _largest_first(sites)[first::nodes]}
+        hosted = _largest_first(sites)[first::nodes]
+        if len(hosted) > MOST_SITES:
+            raise ConfigError(
+                f"a node would host {len(hosted)} of the {len(sites)} sites, at most {MOST_SITES} "
+                f"can describe themselves in one message; set data.sites to {len(sites)}, so that "
+                f"more nodes are simulated, or simulate {-(-len(sites) // MOST_SITES)} or more"
+            )
+        return {name: sites[name] for name in hosted}
     if "site" in node_config:
         name = str(node_config["site"])
         return _cached(config, name, lambda: {name: _deployed(config, name)})

@@ -43,6 +43,16 @@ def test_the_largest_sites_stand_first_at_every_node(tmp_path):
     assert hosted == [["e", "c", "d"], ["b", "a"]]  # d, all of one label, cannot train
 
 
+def test_a_node_with_too_many_sites_says_how_many_nodes_to_simulate(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosting, "MOST_SITES", 2)
+    config = write(tmp_path / "d.csv", e=GOOD, a=GOOD, c=GOOD, b=GOOD, d=GOOD)
+
+    with pytest.raises(
+        ConfigError, match=r"host 3 of the 5 sites, at most 2 .* to 5, .* 3 or more"
+    ):
+        hosted_sites(config, {"partition-id": 0, "num-partitions": 2})
+
+
 def test_nodes_share_the_sorted_sites(tmp_path):
     config = write(tmp_path / "d.csv", e=GOOD, a=GOOD, c=GOOD, b=GOOD, d=GOOD)
 
