@@ -131,6 +131,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "empty manifest": (_replace("manifest.json", b"{}"), "cannot be read"),
     "newer format": (_resealed(lambda s: s.update(format=3)), "has format 3, expected 2"),
     "missing key": (_resealed(lambda s: s.pop("sampler") and None), "cannot be read: 'sampler'"),
+    "text as size": (_resealed(lambda s: s.update(metrics_size="17")), "its metrics_size is '17'"),
+    "list as settings": (_resealed(lambda s: s.update(settings=[])), "its settings is of type"),
+    "absurd total": (
+        _resealed(lambda s: s["totals"].update(bytes_up=10**400)),  # type: ignore[attr-defined]
+        "cannot be read: int too large",
+    ),
     "other shape": (_resealed(_longer), r"has shape \[2, 6\], expected \[99, 1\]"),
     "no folder": (shutil.rmtree, "is incomplete"),
 }
