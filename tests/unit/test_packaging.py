@@ -99,7 +99,7 @@ def test_every_dependency_is_pinned_exactly() -> None:
 
 
 def test_demo_packages_are_pinned_with_hashes() -> None:
-    for name in ("demo.txt", "sentiment.txt"):
+    for name in ("demo.txt", "sentiment.txt", "smollm2.txt"):
         text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
         entries = [e for e in text.replace("\\\n", "").splitlines() if e and e[0] != "#"]
         assert entries

@@ -135,3 +135,25 @@ def test_brackets_in_a_name_are_no_markup() -> None:
 
     assert "Ward [/A]" in text
     assert "[red]" in text
+
+
+WRITTEN = [
+    _row("A", "personal", rouge_l=0.4, exact_match=0.2, loss=1.5, perplexity=4.5, examples=9),
+    _row("B", "personal", rouge_l=0.3, exact_match=0.3, loss=1.0, perplexity=2.7, examples=9),
+]
+
+
+def test_a_language_model_has_its_own_table_means_and_worst_site() -> None:
+    config = RunConfig.from_flat({"model.task": "causal-lm"})
+
+    summary = summarise(config, WRITTEN, name="n", totals=TOTALS, adapter_digest="d", missing={})
+    text = render(summary, config)
+
+    assert summary["mean"]["personal"]["rouge_l"] == pytest.approx(0.35)
+    assert summary["mean"]["personal"]["perplexity"] == pytest.approx(3.6)
+    assert summary["worst"]["personal"]["site"] == "B"
+    assert "ROUGE-L" in text
+    assert "worst site: personal: B" in text
+    assert "acc" not in text
+    assert "means over" not in text
+    assert all(len(line) <= 110 for line in text.splitlines())
