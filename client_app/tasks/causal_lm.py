@@ -32,8 +32,8 @@ class CausalLM:
     tokens and that end over all records of an optimiser step, however they are dealt to batches:
     a long response counts more than a short one, as in one large batch.
 
-    Rows are padded on the left. All responses then end together, so that the output layer, the
-    most costly one of a small model, only works on as many columns as the longest response has.
+    Rows are padded on the left. All responses then end together, so that the output layer, which
+    needs most of a small model's memory, only works on as many columns as the longest response has.
 
     Parameters
     ----------
