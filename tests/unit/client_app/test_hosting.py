@@ -47,9 +47,7 @@ def test_a_node_with_too_many_sites_says_how_many_nodes_to_simulate(tmp_path, mo
     monkeypatch.setattr(hosting, "MOST_SITES", 2)
     config = write(tmp_path / "d.csv", e=GOOD, a=GOOD, c=GOOD, b=GOOD, d=GOOD)
 
-    with pytest.raises(
-        ConfigError, match=r"host 3 of the 5 sites, at most 2 .* to 5, .* 3 or"
-    ):
+    with pytest.raises(ConfigError, match=r"host 3 of the 5 sites, at most 2 .* to 5, .* 3 or"):
         hosted_sites(config, {"partition-id": 0, "num-partitions": 2})
 
 
