@@ -86,8 +86,9 @@ def _of_pair(
 ) -> Iterator[tuple[str, float]]:
     moved = [index for index, pair in enumerate(pairs) if _nonzero(pair)]
     if _nonzero(base) and moved:
-        for key, squared in (("overlap", False), ("overlap_squared", True)):
-            yield key, _mean(basis_overlap(base[0], pairs[k][0], squared=squared) for k in moved)
+        shares = np.array([basis_overlap(base[0], pairs[k][0], squared=True) for k in moved])
+        yield "overlap", _mean(np.sqrt(shares))
+        yield "overlap_squared", _mean(shares)
     if moved:
         live, share = [pairs[k] for k in moved], [weights[k] for k in moved]
         yield "cancellation", cancellation_ratio(live, share)
