@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from client_app.data.load import load_sites
 from client_app.data.schemas.classification import labelled_texts
+from client_app.data.site_data import SiteData
 from client_app.data.sources import choices_sentiment, read_table
 from client_app.data.sources.sentiment import LABELS, archive_path
 from client_app.data.table import Table
@@ -64,3 +66,16 @@ def test_without_the_archive_it_is_one_sentence(
 
     with pytest.raises(DataError, match="run `make sentiment`"):
         read_table(RunConfig.from_flat(SETTINGS))
+
+
+def test_dirichlet_mixes_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices_sentiment, "read_sentiment", small_archive)
+    settings = SETTINGS | {"data.partition": "dirichlet", "data.sites": 3}
+
+    sites = load_sites(RunConfig.from_flat(settings | {"data.dirichlet-alpha": 1000.0}))
+
+    def sources(data: SiteData) -> set[str]:
+        records = [record for split in data.splits.values() for record in split]
+        return {text.split()[1] for record in records for text in record["choices"]} - {"same"}
+
+    assert [sources(data) for data in sites.values()] == [{"Films", "Tweets"}] * 3
