@@ -125,7 +125,11 @@ PRESERVING = {
     "subspace-reg a": lambda u: orthonormal_basis(u, "a"),
     "subspace-reg split": lambda u: orthonormal_basis(u, "split"),
 }
-ALL_RULES = {"fedavg": average_factors, **PRODUCT_RULES, **{f"{n}, norm": r for n, r in PRESERVING.items()}}  # fmt: skip
+ALL_RULES = {
+    "fedavg": average_factors,
+    **PRODUCT_RULES,
+    **{f"{name}, norm": rule for name, rule in PRESERVING.items()},
+}
 
 products = pytest.mark.parametrize("rule", PRODUCT_RULES.values(), ids=PRODUCT_RULES.keys())
 preserving = pytest.mark.parametrize("rule", PRESERVING.values(), ids=PRESERVING.keys())

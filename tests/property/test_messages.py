@@ -28,6 +28,8 @@ import pytest
 import torch
 from fake_federation import FakeSite
 from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from hostile_messages import (
     CONFIG,
     MODEL,
@@ -43,6 +45,7 @@ from hostile_messages import (
     query_sender,
     reply_sender,
 )
+from mutations import mutate_bytes
 
 from client_app import hosting
 from client_app.app import app
@@ -372,6 +375,29 @@ def test_mutated_messages_are_refused_by_name_in_bounded_memory(what: str) -> No
         tracemalloc.stop()
 
     assert "accepted" in outcomes
+
+
+@pytest.mark.parametrize("what", ["fp32 updates", "handshakes", "instructions"])
+@pytest.mark.parametrize(
+    ("count", "seed"), [(300, 0), pytest.param(10_000, 1, marks=pytest.mark.slow)]
+)
+def test_mutated_protobuf_is_refused_by_flower_or_by_name(what: str, count: int, seed: int) -> None:
+    """Flower's own bytes of a message: what Flower can still read, we read."""
+    rng = random.Random(seed)
+    sender_of, receiver_of = RECEIVERS[what]
+    sender, receiver = sender_of(rng), receiver_of()
+    sender.damage_share = 0.0
+    outcomes: Counter[str] = Counter()
+    for _ in range(count):
+        data = recorddict_to_proto(sender.draw()).SerializeToString()
+        try:
+            content = recorddict_from_proto(ProtoRecordDict.FromString(mutate_bytes(rng, data)))
+        except Exception as error:  # Flower's, before any of our code
+            outcomes[f"Flower: {type(error).__name__}"] += 1
+            continue
+        outcomes[receiver.receive(content)] += 1
+    print(what, dict(outcomes))
+    assert sum(n for name, n in outcomes.items() if "Flower" not in name) > 0.2 * count
 
 
 @pytest.mark.slow

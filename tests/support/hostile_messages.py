@@ -101,11 +101,17 @@ class Sender:
     contents : list of RecordDict
         Honest ones.
     rng : random.Random
+
+    Attributes
+    ----------
+    damage_share : float
+        Share of the messages that are damaged.
     """
 
     def __init__(self, contents: list[RecordDict], rng: random.Random) -> None:
         self._honest = [_taken_apart(content) for content in contents]
         self._rng = rng
+        self.damage_share = 0.99
         self._outside: Kinds = [
             (0.30, self._header_fields),
             (0.15, self._header_text),
@@ -123,7 +129,7 @@ class Sender:
     def draw(self) -> RecordDict:
         """Return the next message."""
         content = self._rng.choice(self._honest)
-        if self._rng.random() < 0.01:
+        if self._rng.random() >= self.damage_share:
             return _content(*content)
         weights, kinds = zip(
             *(self._all if any(content[1].values()) else self._outside), strict=True

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import random
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from fedapp.adapter import Adapter, LoraPair
 from fedapp.codec import CODECS, Layout, Packed, decode, encode, pack
 from fedapp.codec_formats import from_bf16, to_bf16
 from fedapp.errors import UpdateRefused
-from fedapp.validation import REASONS
 
 ANY_FLOAT = st.floats(width=32, allow_nan=True, allow_infinity=True)
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -435,85 +432,6 @@ class TestLayout:
                 Layout.from_json(text)
 
         assert peak(attempt) < 2**20
-
-
-WEIRD = [None, True, -1, 0, 1, 2**31, 2**63, 10**40, 0.5, 1e308, "", "fp32", "x" * 99, [], [[]], {}]
-
-
-def _mutate_fields(rng, value):
-    """Replace, remove, repeat or add one thing somewhere in a JSON value."""
-    if isinstance(value, dict) and value and rng.random() < 0.9:
-        key, action = rng.choice(list(value)), rng.random()
-        if action < 0.1:
-            del value[key]
-        elif action < 0.2:
-            value[rng.choice(["", "zz", "layer", key + "x"])] = value.pop(key)
-        else:
-            value[key] = _mutate_fields(rng, value[key])
-        return value
-    if isinstance(value, list) and value and rng.random() < 0.8:
-        index = rng.randrange(len(value))
-        if rng.random() < 0.2:
-            value.insert(index, value[index])
-        else:
-            value[index] = _mutate_fields(rng, value[index])
-        return value
-    if type(value) is int and rng.random() < 0.5:
-        return value + rng.choice([-1, 1, 8, 1000])
-    return rng.choice(WEIRD)
-
-
-def _mutate_bytes(rng, data):
-    data = bytearray(data)
-    for _ in range(rng.choice([1, 1, 2, 10])):
-        where, action = rng.randrange(len(data)), rng.random()
-        if action < 0.6:
-            data[where] = rng.randrange(256)
-        elif action < 0.8:
-            del data[where : where + rng.choice([1, 5, 100])]
-        else:
-            data[where:where] = data[: rng.choice([1, 5, 100])]
-        if not data:
-            break
-    return bytes(data)
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_thousands_of_mutations_are_refused_or_harmless(codec):
-    """Only UpdateRefused comes out, nothing large is allocated, nothing false is accepted."""
-    rng = random.Random(0)
-    array, layout = encode(_example(), codec)
-    text, digest = layout.to_json(), decode(array, layout).digest()
-    refusals, accepted = [], []
-
-    def attempt():
-        payload, header = array, text
-        kind = rng.random()
-        if kind < 0.5:
-            header = json.dumps(_mutate_fields(rng, json.loads(text)))
-        elif kind < 0.8:
-            header = _mutate_bytes(rng, text.encode()).decode(errors="surrogateescape")
-        else:
-            payload = np.frombuffer(_mutate_bytes(rng, array.tobytes()), np.uint8)
-        try:
-            adapter = decode(payload, Layout.from_json(header))
-        except UpdateRefused as error:
-            refusals.append((error.reason, str(error)))
-        else:
-            accepted.append(adapter.digest())
-
-    tracemalloc.start()
-    try:
-        for _ in range(1500):
-            attempt()
-        most = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-    assert most < 2**21
-    assert all(reason in REASONS and len(text) < 1000 for reason, text in refusals)
-    assert len(refusals) > 1300
-    assert set(accepted) <= {digest}  # a mutation may change nothing
 
 
 def test_packed_is_an_identity_not_a_value():
