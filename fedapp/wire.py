@@ -95,7 +95,7 @@ class _DescribeHeader(_Model):
 
 class _DescriptionsHeader(_Model):
     wire: int
-    # A report of everything that is wrong in thousands of replies would be a thousand times as long.
+    # A report of all that is wrong in thousands of replies would be a thousand times as long.
     replies: Annotated[list[_ReplyHeader], FailFast()]
 
 
