@@ -79,7 +79,6 @@ UNUSABLE = {
     "one label": ("a.csv", csv(*[(f"{WORD} {i}", WORD, "North") for i in range(20)]), {}),
     "label not named": ("a.csv", csv(*GOOD, ("x", WORD, "North")), {}),
     "label with a comma": ("a.csv", csv(*GOOD, ("x", f"{WORD}, ill", "North")), {}),
-    "label of another site": ("a.csv", csv(*GOOD, ("x", WORD, WORD)), {}),
     "text of another site": ("a.csv", csv(*GOOD, ("", "ill", WORD)), {}),
     "labels not named": ("a.csv", csv(*GOOD, ("x", WORD, "North")), {"data.labels": ""}),
     "only other sites": ("a.csv", csv(*[(t, y, f"{WORD} {t}") for t, y, _ in GOOD]), {}),
