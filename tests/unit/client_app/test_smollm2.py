@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -96,14 +95,12 @@ def test_a_conversion_that_fails_leaves_nothing_and_can_be_repeated(
 
 @needs_packages
 @pytest.mark.slow
-def test_the_real_model_answers_and_loads_in_seconds() -> None:
+def test_the_real_model_answers() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = smollm2()  # a minute or two at the first use of this account
     source = resolve_model("embedded:smollm2")
-    started = time.perf_counter()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    seconds = time.perf_counter() - started
     tokenizer = AutoTokenizer.from_pretrained(folder)
     turn = [{"role": "user", "content": "What is the capital of France? One word."}]
     text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
@@ -119,5 +116,4 @@ def test_the_real_model_answers_and_loads_in_seconds() -> None:
     assert "quantization_config" not in settings
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
     assert tokenizer.eos_token == "<|im_end|>"
-    assert seconds < 30
     assert FILE not in (folder / "config.json").read_text()
