@@ -192,7 +192,7 @@ CROWD = {
     "negative weight": "update refused (bad-weight): the update's weight must be positive and",
     "nan loss": "reply refused (bad-metrics): 'loss' of the metrics of",
     "nothing": "update refused (empty): the update holds no array",
-    "raises in its app": "RuntimeError: cannot serve",
+    "raises in its app": "its client app failed (Flower error 2: ",
     "raises in training": "ValueError at client_app/",
     "hangs": "no reply within 20 s",
 }
