@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +18,6 @@ pytestmark = pytest.mark.slow
 PRESET = ROOT / "benchmarks" / "presets" / "choices.toml"
 SITES = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
 QUICK = "federation.rounds=2 data.max-examples=24 train.local-epochs=1"
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    made = Desk(tmp_path_factory.mktemp("desk"))
-    made.projects.append(ROOT)
-    yield made
-    made.fedapp("stop", ROOT)
 
 
 @pytest.mark.parametrize(

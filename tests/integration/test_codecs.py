@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,9 @@ QUICK = (
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    made = Desk(tmp_path_factory.mktemp("desk"))
-    made.projects.append(ROOT)
-    rows = [
-        f"{site} patient {number} has {'pain' if number % 2 else 'no pain'},{number % 2},{site}"
-        for site in HOSPITALS
-        for number in range(40)
-    ]
-    (made.here / "d.csv").write_text("\n".join(["text,label,site", *rows]) + "\n")
-    yield made
-    made.fedapp("stop", ROOT)
+def desk(desk: Desk) -> Desk:
+    desk.records(HOSPITALS, 40)
+    return desk
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from tiny_app import write_app
 from fedapp.cli.home import Home
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    made = Desk(tmp_path_factory.mktemp("desk"))
-    yield made
-    for project in made.projects:
-        made.fedapp("stop", project)
 
 
 @pytest.fixture(scope="module")

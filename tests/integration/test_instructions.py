@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ PRESET = str(ROOT / "benchmarks" / "presets" / "instructions.toml")
 QUICK = "federation.rounds=2 train.max-steps=20 train.generate-examples=8"
 SITES = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
 MEASURED = {"loss", "perplexity", "token_accuracy", "exact_match", "rouge_l", "examples"}
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    made = Desk(tmp_path_factory.mktemp("desk"))
-    made.projects.append(ROOT)
-    yield made
-    made.fedapp("stop", ROOT)
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from desk import Desk
@@ -20,14 +18,6 @@ QUICK = {
     "federation.rounds": 2,
     "train.threads": 1,
 }
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
-    made.projects.append(ROOT)
-    yield made
-    made.fedapp("stop", ROOT)
 
 
 def test_same_bits_as_fedapp_run(desk: Desk) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,6 @@ pytestmark = pytest.mark.slow
 
 QUICK = "model.source=embedded:tiny-encoder data.max-examples=60 federation.rounds=3 "
 SITES = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    made = Desk(tmp_path_factory.mktemp("desk"))
-    made.projects.append(ROOT)
-    yield made
-    made.fedapp("stop", ROOT)
 
 
 @pytest.fixture(scope="module")

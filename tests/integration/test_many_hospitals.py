@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,21 +20,8 @@ QUICK = (
 )
 
 
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    made = Desk(tmp_path_factory.mktemp("desk"))
-    made.projects.append(ROOT)
-    yield made
-    made.fedapp("stop", ROOT)
-
-
 def test_twenty_hospitals_on_four_nodes_keep_the_workers_busy(desk: Desk) -> None:
-    rows = [
-        f"{site} patient {number} has {'pain' if number % 2 else 'no pain'},{number % 2},{site}"
-        for site in HOSPITALS
-        for number in range(40)
-    ]
-    (desk.here / "d.csv").write_text("\n".join(["text,label,site", *rows]) + "\n")
+    desk.records(HOSPITALS, 40)
 
     done = desk.fedapp("run", ROOT, "--name", "many", "-c", QUICK)
 

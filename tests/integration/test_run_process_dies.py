@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 from desk import Desk, wait_for_line
@@ -14,14 +13,6 @@ from fedapp.cli.home import Home
 from fedapp.cli.process import wait_for_end, with_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    made = Desk(tmp_path_factory.mktemp("desk"))
-    yield made
-    for project in made.projects:
-        made.fedapp("stop", project)
 
 
 def test_it_is_noticed_within_seconds_and_nothing_is_left(desk: Desk) -> None:

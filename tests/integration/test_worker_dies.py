@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,17 +27,9 @@ Event = dict[str, object]
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    made = Desk(tmp_path_factory.mktemp("desk"))
-    rows = [
-        f"{site} patient {number} has {'pain' if number % 2 else 'no pain'},{number % 2},{site}"
-        for site in SITES
-        for number in range(80)
-    ]
-    (made.here / "d.csv").write_text("\n".join(["text,label,site", *rows]) + "\n")
-    made.projects.append(ROOT)
-    yield made
-    made.fedapp("stop", ROOT)
+def desk(desk: Desk) -> Desk:
+    desk.records(SITES, 80)
+    return desk
 
 
 @pytest.fixture(scope="module")

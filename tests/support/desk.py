@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from tiny_app import write_app
@@ -29,6 +30,15 @@ class Desk:
         folder = write_app(self.here.parent / name, saying)
         self.projects.append(folder)
         return folder
+
+    def records(self, sites: Iterable[str], each: int) -> None:
+        """Write ``d.csv``: ``each`` records of two classes at every site."""
+        rows = [
+            f"{site} patient {number} has {'pain' if number % 2 else 'no pain'},{number % 2},{site}"
+            for site in sites
+            for number in range(each)
+        ]
+        (self.here / "d.csv").write_text("\n".join(["text,label,site", *rows]) + "\n")
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
         return subprocess.Popen(
