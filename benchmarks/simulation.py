@@ -67,7 +67,13 @@ CASES: dict[str, dict[str, Any]] = {
     "16": SENTIMENT | {"data.sites": 16},
     "64": SENTIMENT | {"data.sites": 64},
     "memory": SENTIMENT
-    | {"data.sites": 16, "federation.rounds": 12, "model.source": "embedded:tiny-encoder"},
+    | {
+        "data.sites": 16,
+        "federation.rounds": 12,
+        "model.source": "embedded:tiny-encoder",
+        "train.max-steps": 4,
+        "data.max-examples": 100,
+    },
 }
 COMMON = {
     "federation.local-only": False,
