@@ -219,9 +219,9 @@ def check_settings(saved: Mapping[str, Scalar], config: RunConfig) -> None:
             continue
         if _matters(key, saved, config):
             raise CheckpointError(
-                f"setting '{key}' is {current.get(key)!r}, but the run to resume has "
-                f"{saved.get(key)!r}; resume with the settings in its config.json, or start a new "
-                "run"
+                f"setting '{clean(key)}' is {shown(current.get(key))}, but the run to resume has "
+                f"{shown(saved.get(key))}; resume with the settings in its config.json, or start a "
+                "new run"
             )
 
 
@@ -243,15 +243,24 @@ def check_roster(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
             for site in sorted(both):
                 if before.get(site) != now.get(site):
                     raise CheckpointError(
-                        f"{name}: {now.get(site, 'absent')}, but the run to resume had "
-                        f"{before.get(site, 'no such site')}; resume with the same sites and data",
-                        site=site,
+                        f"{clean(name)}: {_cut(now.get(site, 'absent'))}, but the run to resume "
+                        f"had {_cut(before.get(site, 'no such site'))}; resume with the same sites "
+                        "and data",
+                        site=clean(site),
                     )
             continue
         raise CheckpointError(
-            f"{name} of the sites: {now}, but the run to resume had {before}; resume with "
-            "the same models, data, versions and threads"
+            f"{clean(name)} of the sites: {_cut(now)}, but the run to resume had {_cut(before)}; "
+            "resume with the same models, data, versions and threads"
         )
+
+
+def _cut(value: Any) -> str:
+    """Write a value, as far as it can be read in a sentence."""
+    try:
+        return clean(str(value), _LONGEST_REASON)
+    except RecursionError:
+        return shown(value)
 
 
 def _matters(key: str, saved: Mapping[str, Scalar], config: RunConfig) -> bool:
