@@ -171,10 +171,12 @@ def summarise(runs: dict[str, Any]) -> dict[str, Any]:
             r for k, run in runs.items() if k.startswith(data) for r in run.get("rounding", ())
         ]
         if rounds:
-            later = [r for r in rounds if r["down_orthonormality_fp32"] < 0.5] or rounds
+            # B is orthonormal from the first merge on, with a method that makes it so.
+            basis = [r for r in rounds if r["down_orthonormality_fp32"] < 0.5]
             table[f"{data}/rounding"] = {
-                key: statistics.fmean(row[key] for row in (later if "ortho" in key else rounds))
+                key: statistics.fmean(row[key] for row in found)
                 for key in rounds[0]
+                if (found := basis if "orthonormality" in key else rounds)
             }
     return table
 

@@ -56,15 +56,18 @@ def test_updates_shrink_and_the_model_goes_down_in_fp32(folders: dict[str, Path]
     assert len({row["bytes_down"] for row in last.values()}) == 1
 
 
-@pytest.mark.parametrize(("codec", "close"), [("bf16", 0.01), ("int8", 0.03)])
-def test_the_model_is_nearly_that_of_fp32(
-    folders: dict[str, Path], codec: str, close: float
-) -> None:
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+def test_the_model_is_nearly_that_of_fp32(folders: dict[str, Path], codec: str) -> None:
     exact, short = (load_peft(folders[name] / "adapter") for name in ("fp32", codec))
     for name, pair in exact.pairs.items():
         product, other = pair.b_mr @ pair.a_rn, short.pairs[name]
         difference = np.linalg.norm(product - other.b_mr @ other.a_rn)
-        assert 0 < difference < close * np.linalg.norm(product)
+        # Adam answers a rounded gradient near zero with a whole step.
+        assert 0 < difference < 0.1 * np.linalg.norm(product)
+    losses = [
+        [row["loss"] for row in rows(folders[name]) if "loss" in row] for name in ("fp32", codec)
+    ]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-3)
 
 
 def test_sites_keep_their_residuals_in_the_run_folder(folders: dict[str, Path]) -> None:
@@ -75,5 +78,6 @@ def test_sites_keep_their_residuals_in_the_run_folder(folders: dict[str, Path]) 
         assert sorted(set(names)) == [f"round-{n:06d}.safetensors" for n in (1, 2, 3)]
         assert len(names) == 3 * len(HOSPITALS)
         assert {path.stat().st_mode & 0o777 for path in kept if path.is_file()} == {0o600}
-        found = [r["state_round"] for r in rows(folders[codec]) if "state_round" in r]
+        trained = [r for r in rows(folders[codec]) if r.get("split") == "validation"]
+        found = [r["state_round"] for r in trained if "state_round" in r]
         assert sorted(found) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
