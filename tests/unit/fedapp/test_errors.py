@@ -61,6 +61,7 @@ def test_exit_codes_are_those_documented():
     assert codes == {
         "FedappError": 1,
         "TrainingError": 1,
+        "SiteStateError": 1,
         "ConfigError": 2,
         "DeviceError": 2,
         "DataError": 3,

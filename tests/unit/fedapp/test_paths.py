@@ -9,9 +9,9 @@ from fedapp.paths import user_path
 
 
 def test_the_home_folder_of_an_account_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/ada")
-    assert user_path("~/runs") == Path("/home/ada/runs")
-    assert user_path("~") == Path("/home/ada")
+    monkeypatch.setenv("HOME", "/users/ada")
+    assert user_path("~/runs") == Path("/users/ada/runs")
+    assert user_path("~") == Path("/users/ada")
     assert user_path("a/~b") == Path("a/~b")
     assert user_path(Path("/x")) == Path("/x")
 

@@ -60,13 +60,13 @@ def test_a_mistake_in_the_settings_is_one_sentence_and_exit_code_2(
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> None:
-        raise OSError(28, "No space left on device", "/home/ada/.fedapp/overrides.toml")
+        raise OSError(28, "No space left on device", "/users/ada/.fedapp/overrides.toml")
 
     monkeypatch.setattr("fedapp.cli.settings.write_overrides", full)
     result = fedapp("run", str(ROOT))
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: /home/ada/.fedapp/overrides.toml: No space left on device; mend this and try "
+        "error: /users/ada/.fedapp/overrides.toml: No space left on device; mend this and try "
         "again\n"
     )
 
