@@ -6,7 +6,7 @@ Usage:
 
 Every case is one real `fedapp run`: 4 sites are the hospitals of embedded:heart, 16 and 64 are
 embedded:sentiment dealt evenly (`make sentiment` fetches it), and `memory` is 16 sites with a tiny
-model for 12 rounds. Results go to benchmarks/results/simulation.json, one entry a case. Run it on a
+model for 24 rounds. Results go to benchmarks/results/simulation.json, one entry a case. Run it on a
 machine that does nothing else: `workers.processor` tells whether it did.
 
 What is measured, between the checkpoint before round 1 and the checkpoint after the last round:
@@ -53,6 +53,7 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.step_time import processor
@@ -69,7 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
     "memory": SENTIMENT
     | {
         "data.sites": 16,
-        "federation.rounds": 12,
+        "federation.rounds": 24,
         "model.source": "embedded:tiny-encoder",
         "train.max-steps": 4,
         "data.max-examples": 100,
@@ -278,9 +279,10 @@ class Run:
         return total
 
     def _memory(self, kind: str) -> dict[str, Any]:
-        """Largest resident memory in every round, one list a process, and what came later.
+        """Largest resident memory in every round, one list a process, and whether it grows.
 
-        Growth is counted from the third round on: by then every worker has met every buffer.
+        Growth is the median of the last third of the rounds minus that of the middle third. A
+        single round tells little: a worker's memory goes up and down with the batches it meets.
         """
         table = []
         for (found, _), samples in self.watch.samples.items():
@@ -291,7 +293,12 @@ class Run:
             ]
             if found == kind and any(peaks):
                 table.append([round(peak, 1) for peak in peaks])
-        growth = [round(max(peaks[3:]) - peaks[2], 1) for peaks in table if len(peaks) > 3]
+        third = len(self.rounds) // 3
+        growth = [
+            round(median(peaks[-third:]) - median(peaks[-2 * third : -third]), 1)
+            for peaks in table
+            if third > 1
+        ]
         result: dict[str, Any] = {f"{kind}_megabytes": table}
         return result | ({f"{kind}_growth_megabytes": growth} if growth else {})
 
