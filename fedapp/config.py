@@ -10,24 +10,19 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
-    field_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
 
+from fedapp.config_section import Names, Section, setting, split
 from fedapp.errors import ConfigError
 from fedapp.registry import METHODS
 
@@ -56,241 +51,195 @@ NEUTRAL = frozenset(
 names and paths, how long and for how many to wait, and what else is measured or kept."""
 
 
-def _split(value: object) -> object:
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
-
-
 _LONGEST_SHOWN = 100
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
-
-def _setting(default: Any, description: str, unit: str = "", **bounds: Any) -> Any:
-    """Declare one setting with its description and unit."""
-    return Field(default, description=description, json_schema_extra={"unit": unit}, **bounds)
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        validate_default=True,
-        allow_inf_nan=False,
-        alias_generator=lambda name: name.rstrip("_").replace("_", "-"),
-        populate_by_name=True,
-        protected_namespaces=(),
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_other_kinds(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse what pydantic would turn into something else in silence: true into 1, 1 into true.
-
-        A NUL can be in no path, and in no text that somebody meant; half of a surrogate pair (an
-        argument of the command line that is not UTF-8 has them) can be written to no file.
-        """
-        kind = cls.model_fields[str(info.field_name)].annotation
-        if kind in (int, float) and isinstance(value, bool):
-            raise PydanticCustomError("number", "expected a number")
-        if kind is bool and isinstance(value, int | float) and not isinstance(value, bool):
-            raise PydanticCustomError("boolean", "expected true or false")
-        if isinstance(value, str) and "\0" in value:
-            raise PydanticCustomError("text", "expected text without a NUL character")
-        if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
-            raise PydanticCustomError("text", "expected text that is Unicode")
-        return value
-
-
-class ModelSection(_Section):
+class ModelSection(Section):
     """The frozen base model and what is learned on top of it."""
 
-    source: str = _setting(
+    source: str = setting(
         "embedded:minilm", "base model: embedded:NAME, a hub name, or a local folder"
     )
-    task: Literal["sequence-classification", "causal-lm", "multiple-choice"] = _setting(
+    task: Literal["sequence-classification", "causal-lm", "multiple-choice"] = setting(
         "sequence-classification", "what the model learns to do"
     )
-    max_length: int = _setting(128, "longest input; longer ones are cut", "tokens", ge=8, le=131072)
-    quantization: Literal["none", "4bit"] = _setting(
+    max_length: int = setting(128, "longest input; longer ones are cut", "tokens", ge=8, le=131072)
+    quantization: Literal["none", "4bit"] = setting(
         "none", "precision of the frozen base weights; 4bit needs CUDA and the cuda extra"
     )
-    choice_length: Literal["tokens", "characters"] = _setting(
+    choice_length: Literal["tokens", "characters"] = setting(
         "tokens",
         "multiple choice with a decoder: what the log-likelihood of a choice is divided by; "
         "characters is the acc_norm by which HellaSwag is reported",
     )
 
 
-class LoraSection(_Section):
+class LoraSection(Section):
     """The low-rank adapter; equal at every site."""
 
-    rank: int = _setting(8, "rank r of every pair (A: r x in, B: out x r)", ge=1, le=1024)
-    alpha: float = _setting(16.0, "the product B A is scaled by alpha / rank", gt=0, le=4096)
-    dropout: float = _setting(0.0, "dropout before A while training", ge=0, lt=1)
-    targets: Names = _setting("query,value", "names of the linear layers that get a pair")
+    rank: int = setting(8, "rank r of every pair (A: r x in, B: out x r)", ge=1, le=1024)
+    alpha: float = setting(16.0, "the product B A is scaled by alpha / rank", gt=0, le=4096)
+    dropout: float = setting(0.0, "dropout before A while training", ge=0, lt=1)
+    targets: Names = setting("query,value", "names of the linear layers that get a pair")
 
 
-class DataSection(_Section):
+class DataSection(Section):
     """Where the records come from and how they are dealt to sites and splits."""
 
-    source: str = _setting(
+    source: str = setting(
         "embedded:heart",
         "embedded:NAME, or a path to a CSV, JSONL or Parquet file or a `datasets` folder",
     )
-    text_column: str = _setting("text", "column with the input text")
-    label_column: str = _setting("label", "column with the label")
-    prompt_column: str = _setting("prompt", "column with what a language model is asked")
-    response_column: str = _setting("response", "column with what it is to answer")
-    messages_column: str = _setting(
+    text_column: str = setting("text", "column with the input text")
+    label_column: str = setting("label", "column with the label")
+    prompt_column: str = setting("prompt", "column with what a language model is asked")
+    response_column: str = setting("response", "column with what it is to answer")
+    messages_column: str = setting(
         "messages",
         "column with a chat as a list of {role, content}, the assistant's last; read where the "
         "source lacks prompt or response",
     )
-    context_column: str = _setting("context", "column with the question or beginning of a text")
-    choices_column: str = _setting(
+    context_column: str = setting("context", "column with the question or beginning of a text")
+    choices_column: str = setting(
         "choices",
         "column with the list of 2 to 16 choices, or one column a choice with commas between",
     )
-    answer_column: str = _setting(
+    answer_column: str = setting(
         "answer", "column with the right choice: its number from 0, or its text"
     )
-    stratum_column: str = _setting(
+    stratum_column: str = setting(
         "",
         "column that dirichlet and the splits go by where there is no label; empty: none",
     )
-    site_column: str = _setting("site", "column with the hospital, for partition=natural")
-    labels: Names = _setting("", "labels in their order; empty: the sorted values found")
-    partition: Literal["natural", "dirichlet", "iid"] = _setting(
+    site_column: str = setting("site", "column with the hospital, for partition=natural")
+    labels: Names = setting("", "labels in their order; empty: the sorted values found")
+    partition: Literal["natural", "dirichlet", "iid"] = setting(
         "natural", "how records are dealt to sites"
     )
-    sites: int = _setting(
+    sites: int = setting(
         4,
         "number of sites for dirichlet and iid; natural sites are as many as the source has, and "
         "the number is only a hint for `fedapp run`: how many nodes to simulate",
         ge=1,
         le=10000,
     )
-    dirichlet_alpha: float = _setting(
+    dirichlet_alpha: float = setting(
         0.5, "concentration; small means heterogeneous sites", gt=0, le=1e6
     )
-    validation_fraction: float = _setting(0.2, "share of each site for validation", gt=0, lt=0.9)
-    test_fraction: float = _setting(0.2, "share of each site for the test", gt=0, lt=0.9)
-    duplicates: Literal["drop", "refuse"] = _setting(
+    validation_fraction: float = setting(0.2, "share of each site for validation", gt=0, lt=0.9)
+    test_fraction: float = setting(0.2, "share of each site for the test", gt=0, lt=0.9)
+    duplicates: Literal["drop", "refuse"] = setting(
         "drop", "what to do with a record that occurs twice"
     )
-    one_class: Literal["refuse", "allow"] = _setting(
+    one_class: Literal["refuse", "allow"] = setting(
         "refuse", "what to do with a site whose training records all carry one label"
     )
-    max_examples: int = _setting(0, "most records kept per site; 0: all", "records", ge=0)
+    max_examples: int = setting(0, "most records kept per site; 0: all", "records", ge=0)
 
 
-class TrainSection(_Section):
+class TrainSection(Section):
     """Local training at a site."""
 
-    optimizer: Literal["adamw", "sgd"] = _setting("adamw", "local optimiser")
-    learning_rate: float = _setting(3e-3, "peak learning rate", gt=0, le=100)
-    weight_decay: float = _setting(0.01, "decoupled for adamw, L2 for sgd", ge=0, le=10)
-    momentum: float = _setting(0.9, "momentum of sgd", ge=0, lt=1)
-    schedule: Literal["constant", "linear", "cosine"] = _setting(
+    optimizer: Literal["adamw", "sgd"] = setting("adamw", "local optimiser")
+    learning_rate: float = setting(3e-3, "peak learning rate", gt=0, le=100)
+    weight_decay: float = setting(0.01, "decoupled for adamw, L2 for sgd", ge=0, le=10)
+    momentum: float = setting(0.9, "momentum of sgd", ge=0, lt=1)
+    schedule: Literal["constant", "linear", "cosine"] = setting(
         "constant", "decay of the learning rate over the whole run, not per round"
     )
-    warmup_fraction: float = _setting(0.0, "share of all steps with a linear warm-up", ge=0, lt=1)
-    local_epochs: int = _setting(2, "passes over the training split per round", "epochs", ge=1)
-    max_steps: int = _setting(0, "most optimiser steps per round; 0: no limit", "steps", ge=0)
-    batch_size: int = _setting(16, "records per forward pass", "records", ge=1, le=65536)
-    eval_batch_size: int = _setting(64, "records per evaluation pass", "records", ge=1, le=65536)
-    generate_tokens: int = _setting(
+    warmup_fraction: float = setting(0.0, "share of all steps with a linear warm-up", ge=0, lt=1)
+    local_epochs: int = setting(2, "passes over the training split per round", "epochs", ge=1)
+    max_steps: int = setting(0, "most optimiser steps per round; 0: no limit", "steps", ge=0)
+    batch_size: int = setting(16, "records per forward pass", "records", ge=1, le=65536)
+    eval_batch_size: int = setting(64, "records per evaluation pass", "records", ge=1, le=65536)
+    generate_tokens: int = setting(
         32,
         "most tokens that a causal-lm writes for an evaluation record; 0: nothing is generated",
         "tokens",
         ge=0,
         le=8192,
     )
-    generate_examples: int = _setting(
+    generate_examples: int = setting(
         64, "most records of a split that it writes for; 0: all", "records", ge=0
     )
-    gradient_accumulation: int = _setting(1, "batches per optimiser step", "batches", ge=1)
-    clip_norm: float = _setting(1.0, "largest global gradient norm; 0: no clipping", ge=0)
-    length_grouping: bool = _setting(
+    gradient_accumulation: int = setting(1, "batches per optimiser step", "batches", ge=1)
+    clip_norm: float = setting(1.0, "largest global gradient norm; 0: no clipping", ge=0)
+    length_grouping: bool = setting(
         True, "batch records of similar length together, which saves padding"
     )
-    device: str = _setting(
-        "auto", "auto, cpu, cuda or cuda:N; asking for an absent GPU is an error"
-    )
-    precision: Literal["fp32", "bf16"] = _setting("fp32", "bf16: autocast, CUDA only")
-    tf32: bool = _setting(True, "TF32 matrix products on CUDA")
-    gradient_checkpointing: bool = _setting(False, "trade time for memory")
-    threads: int = _setting(
+    device: str = setting("auto", "auto, cpu, cuda or cuda:N; asking for an absent GPU is an error")
+    precision: Literal["fp32", "bf16"] = setting("fp32", "bf16: autocast, CUDA only")
+    tf32: bool = setting(True, "TF32 matrix products on CUDA")
+    gradient_checkpointing: bool = setting(False, "trade time for memory")
+    threads: int = setting(
         0, "CPU threads per site; 0: what the simulation assigns", "threads", ge=0, le=1024
     )
 
 
-class FederationSection(_Section):
+class FederationSection(Section):
     """The round loop."""
 
-    rounds: int = _setting(4, "rounds of training", "rounds", ge=1, le=100000)
-    fraction: float = _setting(1.0, "share of the sites that train in a round", gt=0, le=1)
-    min_sites: int = _setting(2, "sites that must be present before round 1", "sites", ge=1)
-    min_replies: int = _setting(
+    rounds: int = setting(4, "rounds of training", "rounds", ge=1, le=100000)
+    fraction: float = setting(1.0, "share of the sites that train in a round", gt=0, le=1)
+    min_sites: int = setting(2, "sites that must be present before round 1", "sites", ge=1)
+    min_replies: int = setting(
         0, "valid updates a round needs; 0: all that were asked", "sites", ge=0
     )
-    connect_timeout: float = _setting(120.0, "longest wait for min-sites", "s", gt=0)
-    handshake_timeout: float = _setting(900.0, "longest wait for the handshake", "s", gt=0)
-    round_timeout: float = _setting(1800.0, "longest wait for a round's replies", "s", gt=0)
-    max_round_retries: int = _setting(2, "repeats of a round with too few replies", ge=0)
-    max_payload_mb: float = _setting(512.0, "largest update accepted", "MB", gt=0, le=1e6)
-    codec: Literal["fp32", "bf16", "int8"] = _setting(
+    connect_timeout: float = setting(120.0, "longest wait for min-sites", "s", gt=0)
+    handshake_timeout: float = setting(900.0, "longest wait for the handshake", "s", gt=0)
+    round_timeout: float = setting(1800.0, "longest wait for a round's replies", "s", gt=0)
+    max_round_retries: int = setting(2, "repeats of a round with too few replies", ge=0)
+    max_payload_mb: float = setting(512.0, "largest update accepted", "MB", gt=0, le=1e6)
+    codec: Literal["fp32", "bf16", "int8"] = setting(
         "fp32", "number format of the sites' updates; the model goes to them in fp32"
     )
-    error_feedback: bool = _setting(
+    error_feedback: bool = setting(
         True, "a site adds to its next update what bf16 or int8 took from its last one"
     )
-    held_out: Names = _setting("", "sites that never train; the final model is tested there")
-    local_only: bool = _setting(True, "also train every site alone, for comparison")
-    keep_checkpoints: int = _setting(2, "newest checkpoints kept", ge=1, le=1000)
-    progress_interval: float = _setting(5.0, "time between progress lines", "s", gt=0)
+    held_out: Names = setting("", "sites that never train; the final model is tested there")
+    local_only: bool = setting(True, "also train every site alone, for comparison")
+    keep_checkpoints: int = setting(2, "newest checkpoints kept", ge=1, le=1000)
+    progress_interval: float = setting(5.0, "time between progress lines", "s", gt=0)
 
 
-class SvdSection(_Section):
+class SvdSection(Section):
     """Method svd."""
 
-    factorisation: Literal["symmetric", "orthonormal-a", "orthonormal-b"] = _setting(
+    factorisation: Literal["symmetric", "orthonormal-a", "orthonormal-b"] = setting(
         "symmetric", "where the singular values go; orthonormal-a is FlexLoRA"
     )
-    preserve_norm: bool = _setting(False, "rescale so that truncation keeps the Frobenius norm")
+    preserve_norm: bool = setting(False, "rescale so that truncation keeps the Frobenius norm")
 
 
-class SubspaceRegSection(_Section):
+class SubspaceRegSection(Section):
     """Method subspace-reg (arXiv 2606.22724)."""
 
-    mu: float = _setting(0.1, "weight of mu/2 ||s B A - DW_g||_F^2", ge=0, le=1e6)
-    alpha: float = _setting(0.01, "weight of alpha/2 ||B - B_g||_F^2", ge=0, le=1e6)
-    lambda_: float = _setting(1e-5, "weight of lambda/2 (||A||^2 + ||B||^2)", ge=0, le=1e6)
-    average_layers: bool = _setting(
+    mu: float = setting(0.1, "weight of mu/2 ||s B A - DW_g||_F^2", ge=0, le=1e6)
+    alpha: float = setting(0.01, "weight of alpha/2 ||B - B_g||_F^2", ge=0, le=1e6)
+    lambda_: float = setting(1e-5, "weight of lambda/2 (||A||^2 + ||B||^2)", ge=0, le=1e6)
+    average_layers: bool = setting(
         False, "divide the penalty by the number of pairs, as the released code does"
     )
-    norm_cap: float = _setting(
+    norm_cap: float = setting(
         0.0, "largest Frobenius norm of a site's parameter change per round; 0: none", ge=0
     )
-    preserve_norm: Literal["none", "a", "split"] = _setting(
+    preserve_norm: Literal["none", "a", "split"] = setting(
         "a", "restore the norm lost by truncation: on A (B stays orthonormal) or split over both"
     )
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """The settings of one run."""
 
-    method: str = _setting("subspace-reg", f"one of {', '.join(METHODS)}")
-    seed: int = _setting(0, "seed of every random choice", ge=0, le=2**31 - 1)
-    name: str = _setting(
+    method: str = setting("subspace-reg", f"one of {', '.join(METHODS)}")
+    seed: int = setting(0, "seed of every random choice", ge=0, le=2**31 - 1)
+    name: str = setting(
         "",
         "run folder below output-dir; empty: method and time",
         pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,99})?$",
     )
-    output_dir: str = _setting("", "where run folders go; empty: runs/ where the run was started")
-    resume: str = _setting("", "run folder to continue from its newest checkpoint")
+    output_dir: str = setting("", "where run folders go; empty: runs/ where the run was started")
+    resume: str = setting("", "run folder to continue from its newest checkpoint")
     model: ModelSection = Field(default_factory=ModelSection)
     lora: LoraSection = Field(default_factory=LoraSection)
     data: DataSection = Field(default_factory=DataSection)
@@ -399,7 +348,7 @@ def settings(config: RunConfig | None = None) -> Iterator[Setting]:
     config = config if config is not None else RunConfig()
     for name, field in RunConfig.model_fields.items():
         value = getattr(config, name)
-        if isinstance(value, _Section):
+        if isinstance(value, Section):
             for inner, info in type(value).model_fields.items():
                 yield _row(f"{_alias(name)}.{_alias(inner)}", info, getattr(value, inner))
         else:
@@ -462,7 +411,7 @@ def _row(key: str, field: FieldInfo, value: Any) -> Setting:
     return Setting(
         key=key,
         value=value,
-        default=_split(field.default) if isinstance(value, tuple) else field.default,
+        default=split(field.default) if isinstance(value, tuple) else field.default,
         unit=unit,
         description=field.description or "",
         constraint=_constraint(field),
