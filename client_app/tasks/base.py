@@ -33,7 +33,15 @@ class Task(Protocol):
     peft_task_type: str  # "SEQ_CLS", "CAUSAL_LM", ...
 
     def load_base_model(self, path: str, **options: Any) -> nn.Module:
-        """Load the pre-trained weights from a folder or hub name, with a fresh seeded head."""
+        """Load the pre-trained weights, with a fresh seeded head where the task has one.
+
+        Parameters
+        ----------
+        path : str
+            Local folder or hub name.
+        **options
+            Passed to ``from_pretrained``, such as ``dtype`` or ``quantization_config``.
+        """
 
     def heads(self, model: nn.Module) -> list[str]:
         """Names of the modules trained in full (PEFT's ``modules_to_save``)."""

@@ -56,13 +56,6 @@ class CausalLM:
     def load_base_model(self, path: str, **options: Any) -> nn.Module:
         """Load the pre-trained weights.
 
-        Parameters
-        ----------
-        path : str
-            Local folder or hub name.
-        **options
-            Passed to ``from_pretrained``, such as ``dtype`` or ``quantization_config``.
-
         Raises
         ------
         ConfigError

@@ -55,15 +55,7 @@ class DecoderChoice:
         self.start = [int(begin)] if begin is not None and whole[0] == begin else []
 
     def load_base_model(self, path: str, **options: Any) -> nn.Module:
-        """Load the pre-trained weights.
-
-        Parameters
-        ----------
-        path : str
-            Local folder or hub name.
-        **options
-            Passed to ``from_pretrained``, such as ``dtype`` or ``quantization_config``.
-        """
+        """Load the pre-trained weights."""
         from transformers import AutoModelForCausalLM
 
         model: nn.Module = AutoModelForCausalLM.from_pretrained(path, **options)

@@ -51,15 +51,7 @@ class EncoderChoice:
         self.pad_id = int(tokenizer.pad_token_id or 0)
 
     def load_base_model(self, path: str, **options: Any) -> nn.Module:
-        """Load the pre-trained weights and a head drawn from the run's seed.
-
-        Parameters
-        ----------
-        path : str
-            Local folder or hub name.
-        **options
-            Passed to ``from_pretrained``, such as ``dtype`` or ``quantization_config``.
-        """
+        """Load the pre-trained weights and a head drawn from the run's seed."""
         from transformers import AutoModelForMultipleChoice
 
         with seeded_head(self.config.seed):

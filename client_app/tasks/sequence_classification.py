@@ -39,15 +39,7 @@ class SequenceClassification:
         self.pad_id: int = int(tokenizer.eos_token_id or 0) if pad is None else int(pad)
 
     def load_base_model(self, path: str, **options: Any) -> nn.Module:
-        """Load the pre-trained weights and a head drawn from the run's seed.
-
-        Parameters
-        ----------
-        path : str
-            Local folder or hub name.
-        **options
-            Passed to ``from_pretrained``, such as ``dtype`` or ``quantization_config``.
-        """
+        """Load the pre-trained weights and a head drawn from the run's seed."""
         from transformers import AutoModelForSequenceClassification
 
         with seeded_head(self.config.seed):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from client_app.tiny_models.parts import build_once, normal, write_json
+from client_app.tiny_models.parts import build_once, normal, special_tokens, write_json
 
 _VERSION = 1  # raise it when anything below changes, so that no stale folder is used
 _HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _KEY_VALUE_HEADS = 64, 128, 2, 4, 2
@@ -73,24 +73,12 @@ def _byte_characters() -> list[str]:
 
 
 def _tokenizer(vocabulary: dict[str, int], merges: list[list[str]]) -> dict[str, object]:
-    special = [
-        {
-            "id": vocabulary[token],
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for token in _SPECIAL
-    ]
     byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": special,
+        "added_tokens": special_tokens(vocabulary, _SPECIAL),
         "normalizer": None,
         "pre_tokenizer": {**byte_level, "add_prefix_space": True},
         "post_processor": None,

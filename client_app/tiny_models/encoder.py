@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from client_app.tiny_models.parts import build_once, normal, write_json
+from client_app.tiny_models.parts import build_once, normal, special_tokens, write_json
 
 _VERSION = 1  # raise it when anything below changes, so that no stale folder is used
 _HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _POSITIONS = 64, 128, 2, 4, 256
@@ -91,23 +91,11 @@ def _tokenizer_config() -> dict[str, object]:
 
 def _tokenizer(vocabulary: list[str]) -> dict[str, object]:
     ids = {token: index for index, token in enumerate(vocabulary)}
-    special = [
-        {
-            "id": ids[token],
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for token in _SPECIAL
-    ]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": special,
+        "added_tokens": special_tokens(ids, _SPECIAL),
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -35,3 +35,19 @@ def normal(seed: tuple[str, ...], shape: tuple[int, ...], scale: float) -> NDArr
 def write_json(path: Path, content: dict[str, object]) -> None:
     """Write a JSON file of a model folder."""
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def special_tokens(ids: Mapping[str, int], tokens: Iterable[str]) -> list[dict[str, object]]:
+    """Return the entries of tokens that are never split, as ``tokenizer.json`` holds them."""
+    return [
+        {
+            "id": ids[token],
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for token in tokens
+    ]
