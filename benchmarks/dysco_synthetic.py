@@ -11,7 +11,7 @@ A perfect student exists for one layer: each client's target is a matrix on its 
 
 The methods: ``fedavg`` (both factors averaged), ``ffa`` (a fixed common A), ``random-boost`` (a
 random orthonormal A for all, redrawn every round, and folding: what of Dysco's gain needs no
-knowledge of the others), ``dysco`` (rotated basis) and ``dysco-eigh`` (the paper's literal reading).
+knowledge of the others), ``dysco`` (rotated basis), ``dysco-eigh`` (the literal reading).
 Every method trains with Adam at each of `RATES`; the best rate of the first seed (its training loss
 is the figure itself, for all methods alike) serves the further ones.
 
@@ -234,7 +234,7 @@ def write(cells: dict[str, Any]) -> None:
 
 
 def table(cells: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row per setting: final loss by method at its best rate, and FedAvg's over Dysco's."""
+    """Return a row per setting: final loss by method at its best rate, FedAvg's over Dysco's."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for cell in cells.values():
         place = (cell["scale"], cell["noise"], cell["layers"], cell["clients"])
