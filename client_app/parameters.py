@@ -53,16 +53,20 @@ class AdapterParameters:
     ----------
     pairs : dict of str to LivePair
     tensors : dict of str to Parameter
+    layers : dict of str to LoraLayer
+        PEFT's layer around each pair and its frozen layer.
     """
 
     def __init__(self, model: nn.Module, initializer_range: float = 0.02) -> None:
         pairs: dict[str, LivePair] = {}
         tensors: dict[str, Parameter] = {}
+        layers: dict[str, LoraLayer] = {}
         self._initializer_range = initializer_range
         self._ones: set[str] = set()  # weights of normalisation layers inside a head
         for path, module in model.named_modules():
             name = path.removeprefix(PREFIX)
             if isinstance(module, LoraLayer):
+                layers[name] = module
                 b_mr, a_rn = module.lora_B[_ADAPTER].weight, module.lora_A[_ADAPTER].weight
                 pairs[name] = LivePair(
                     cast(Parameter, b_mr), cast(Parameter, a_rn), float(module.scaling[_ADAPTER])
@@ -72,6 +76,7 @@ class AdapterParameters:
                 tensors |= {f"{name}.{key}": value for key, value in head.named_parameters()}
                 self._ones |= {f"{name}.{key}" for key in _norm_weights(head)}
         self.pairs = dict(sorted(pairs.items()))
+        self.layers = dict(sorted(layers.items()))
         self.tensors = dict(sorted(tensors.items()))
         for name, parameter in self.named_arrays():
             if parameter.dtype != torch.float32:

@@ -41,6 +41,18 @@ def compute_settings(train: TrainSection, device: torch.device) -> Iterator[int]
 
 
 @contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute matrix products in full fp32 for a while, without TF32 or bf16 inside."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch (dropout) for a while, whatever was drawn before, and restore its generators."""
     devices = [device] if device.type == "cuda" else []

@@ -101,7 +101,7 @@ class Subspace:
 
 
 def insensitive_subspace(gram_nn: Matrix, rank: int, energy: float) -> Subspace:
-    """Return the span of the bottom eigenvectors that together hold at most ``energy`` of the trace.
+    """Return the span of the bottom eigenvectors with at most ``energy`` of the trace together.
 
     At least ``rank`` of them, and never part of a group of equal eigenvalues: within such a group
     no eigenvector is better than another.

@@ -171,7 +171,7 @@ def test_random_basis_is_orthonormal_and_seeded():
 def test_what_makes_no_sense_is_refused(gram, rank, energy, words):
     with pytest.raises(ValueError, match=words):
         insensitive_basis(gram, rank, 0, energy)
-    with pytest.raises(ValueError, match="rank|square|finite|energy"):
+    with pytest.raises(ValueError, match=r"rank|square|finite|energy"):
         insensitive_basis(gram, 5, 0, energy, basis="eigh")
 
 
