@@ -25,6 +25,7 @@ Seed = int | Sequence[int]
 
 _TIE = 1e-9
 """Eigenvalues of fused bases that differ by less than this share of the largest are equal."""
+_FUSING = 0x66757365  # keeps a choice at fusing apart from a site's draw with the same numbers
 
 
 def insensitive_basis(
@@ -162,7 +163,7 @@ def fuse_bases(bases: Sequence[Matrix], rank: int, *, seed: int = 0) -> list[Dou
     bases : sequence of ndarray, shapes (q_i, n)
         Orthonormal rows, one array a site. With no row (0, n) a site receives without giving.
     rank : int
-        Rows of every result; the others of each site must have as many together.
+        Rows of every result, at most n.
     seed : int
         Where eigenvalues are equal, as all are while no two sites share a direction, the result is
         a random choice inside their eigenspace that this seed fixes.
@@ -170,13 +171,12 @@ def fuse_bases(bases: Sequence[Matrix], rank: int, *, seed: int = 0) -> list[Dou
     Returns
     -------
     list of ndarray, shapes (rank, n)
-        Orthonormal rows in fp64, the order that of ``bases``. One site alone gets its own basis,
-        two get each other's.
+        Orthonormal rows in fp64, the order that of ``bases``. Two sites get each other's bases. To
+        one site alone all directions are alike (``S_i = 0``): it gets random ones, not its own,
+        in which it could learn nothing.
     """
     stacks = [np.asarray(basis, dtype=np.float64) for basis in bases]
     _check_bases(stacks, rank)
-    if len(stacks) == 1:
-        return [stacks[0][:rank].copy()]
     stops = np.cumsum([len(stack) for stack in stacks])
     all_kn = np.concatenate(stacks)
     dense = len(all_kn) > all_kn.shape[1]
@@ -194,7 +194,8 @@ def fuse_bases(bases: Sequence[Matrix], rank: int, *, seed: int = 0) -> list[Dou
             kept[stops[index] - len(own_qn) : stops[index]] = False
             values, vectors = np.linalg.eigh(gram[np.ix_(kept, kept)])
             vectors_nk = all_kn[kept].T @ vectors / np.sqrt(np.clip(values, _TIE, None))
-        fused.append(_top(values, vectors_nk, rank, (seed, index)))
+        used = values > _TIE
+        fused.append(_top(values[used], vectors_nk[:, used], rank, (_FUSING, seed, index)))
     return fused
 
 
@@ -233,16 +234,21 @@ def _bottom(values_n: Double, vectors_nn: Double, rank: int) -> Double:
 
 
 def _top(values: Double, vectors_nk: Double, rank: int, seed: Seed) -> Double:
-    """Return the top eigenvectors as rows, with a seeded choice where the last ones are tied."""
+    """Return the top eigenvectors as rows, with a seeded choice where the last ones are tied.
+
+    All eigenvalues are positive; what is orthogonal to the eigenvectors has the eigenvalue 0.
+    """
     order = np.argsort(values)[::-1]
     values, vectors_nk = values[order], vectors_nk[:, order]
-    tolerance = _TIE * max(float(values[0]), 1.0)
-    above = int(np.sum(values > values[rank - 1] + tolerance))
-    tied = int(np.sum(values >= values[rank - 1] - tolerance)) - above
-    rows_rn = vectors_nk[:, :rank].T
-    if above + tied > rank:
-        group = Subspace(np.linalg.qr(vectors_nk[:, above : above + tied]).Q, is_complement=False)
-        rows_rn = np.concatenate([vectors_nk[:, :above].T, group.draw(rank - above, seed)])
+    above, tied = len(values), Subspace(vectors_nk, is_complement=True)
+    if rank <= len(values):
+        tolerance = _TIE * float(values[0])
+        above = int(np.sum(values > values[rank - 1] + tolerance))
+        equal_nk = vectors_nk[:, above : int(np.sum(values >= values[rank - 1] - tolerance))]
+        tied = Subspace(np.linalg.qr(equal_nk).Q, is_complement=False)
+    rows_rn = vectors_nk[:, :above].T
+    if above < rank:
+        rows_rn = np.concatenate([rows_rn, tied.draw(rank - above, seed)])
     return _fix_signs(_orthonormal_rows(rows_rn))
 
 
@@ -268,11 +274,4 @@ def _check_bases(stacks: Sequence[Double], rank: int) -> None:
     shapes = [stack.shape for stack in stacks]
     if not stacks or any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
         raise ValueError(f"expected bases (q, n) of one width n, got shapes {shapes}")
-    total = sum(len(stack) for stack in stacks)
-    for stack in stacks:
-        given = total if len(stacks) == 1 else total - len(stack)
-        if not 1 <= rank <= min(given, shapes[0][1]):
-            raise ValueError(
-                f"rank must be within 1..{min(given, shapes[0][1])}, the rows that the other "
-                f"sites give, got {rank}"
-            )
+    _check(shapes[0][1], rank, 0.0)

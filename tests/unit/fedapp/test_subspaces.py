@@ -199,14 +199,29 @@ def test_fused_bases_are_the_dense_optimum(sites, rank, more, features):
         assert objective(a_rn, s_nn) == pytest.approx(top, rel=1e-9)
 
 
-def test_one_site_keeps_its_own_basis_and_two_exchange_theirs():
-    (own,) = bases_of(1, 3, 9)
-    np.testing.assert_array_equal(fuse_bases([own], 2)[0], own[:2])
-
+def test_two_sites_exchange_their_bases():
     first, second = bases_of(2, 3, 9)
     fused = fuse_bases([first, second], 3)
     np.testing.assert_array_equal(fused[0], second)
     np.testing.assert_array_equal(fused[1], first)
+
+
+def test_one_site_alone_gets_random_directions_and_not_those_it_cannot_learn_in():
+    (own,) = bases_of(1, 3, 9)
+    (alone,) = fuse_bases([own], 2)
+    assert orthonormality_error(alone) < ORTHONORMAL
+    assert np.linalg.norm(alone @ projection(own)) < 1.4
+    assert np.abs(alone - fuse_bases([own], 2, seed=1)[0]).max() > 0.1
+    np.testing.assert_array_equal(alone, fuse_bases([own], 2)[0])
+
+
+@pytest.mark.parametrize("features", [4, 12])
+def test_where_the_others_give_too_few_rows_random_ones_complete_them(features):
+    first, second = bases_of(2, 2, features)
+    fused = fuse_bases([first, second], 3)
+    for a_rn, other in zip(fused, [second, first], strict=True):
+        assert orthonormality_error(a_rn) < 1e-10
+        assert objective(a_rn, projection(other)) == pytest.approx(2)
 
 
 def test_of_two_sites_with_more_rows_each_gets_some_of_the_others():
@@ -284,8 +299,7 @@ def test_with_two_sites_r_rows_are_enough_for_no_cross_talk():
     [
         ([], 1, "one width"),
         ([(2, 5), (2, 6)], 1, "one width"),
-        ([(2, 5), (3, 5)], 3, "rank must be within 1..2"),
-        ([(2, 5)], 3, "rank must be within 1..2"),
+        ([(2, 5), (3, 5)], 6, "rank must be within 1..5"),
         ([(2, 5), (2, 5)], 0, "rank must be within"),
     ],
 )
