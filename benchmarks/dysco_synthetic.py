@@ -40,7 +40,7 @@ from fedapp.subspaces import fuse_bases, insensitive_basis
 
 RESULTS = Path(__file__).resolve().parent / "results" / "dysco_synthetic.json"
 METHODS = ("fedavg", "ffa", "random-boost", "dysco", "dysco-eigh")
-RATES = (3e-3, 1e-2, 3e-2)
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 RANK = 8
 ROUNDS = 30
 STEPS = 20
