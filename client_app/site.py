@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from client_app.algorithms.compose import build_rule
 from client_app.data import SiteData
 from client_app.description import describe
 from client_app.evaluation import evaluate
@@ -17,14 +18,20 @@ from client_app.models import ResidentModel, base_loads, load_resident
 from client_app.optimizers import planned_steps
 from client_app.progress import Progress
 from client_app.runtime import compute_settings
-from client_app.state import Kept, site_states
+from client_app.state import Kept, SiteStates, site_states
 from client_app.training import TrainResult, train
 from fedapp.adapter import Adapter
 from fedapp.codec import pack
 from fedapp.config import RunConfig
-from fedapp.errors import DataError, HandshakeError, TrainingError, UpdateRefused
+from fedapp.errors import (
+    ConfigError,
+    DataError,
+    HandshakeError,
+    SiteStateError,
+    TrainingError,
+    UpdateRefused,
+)
 from fedapp.exchange import Action, Instruction, Metrics, Reply
-from fedapp.registry import METHODS, load_half
 from fedapp.seeds import derive_seed
 
 _METHOD, _FEEDBACK = "method.", "feedback."  # whose state it is: begins of names
@@ -90,16 +97,16 @@ class LocalSite:
     def _train(self, work: _Work) -> Reply:
         instruction, config = work.instruction, work.config
         items = self._training_items(work)
-        received = work.load()
+        received = work.receive()
+        rule = build_rule(config, work.resident.parameters)
         codec, feedback = config.federation.codec, config.federation.error_feedback
         feedback = feedback and codec != "fp32" and bool(instruction.run)
-        states = site_states(instruction, received["adapter"].layout_digest(), needed=feedback)
+        states = _states(work, rule, received, feedback)
         kept = states.load(instruction.round) if states else Kept()
-        before, seconds_before = self._measure(work, "received")
-        half = load_half(METHODS[config.method].client)
-        rule: LocalRule = half(config, work.resident.parameters)
         if of_method := _part(kept.state, _METHOD):
             rule.load_state_dict(of_method)
+        work.resident.parameters.load(rule.start(received))
+        before, seconds_before = self._measure(work, "received")
         steps = planned_steps(config.train, len(items), config.train.local_epochs)
         rule.begin(received, instruction.settings, steps)
         result = train(
@@ -148,7 +155,7 @@ class LocalSite:
     def _local_only(self, work: _Work) -> Reply:
         instruction, config = work.instruction, work.config
         items = self._training_items(work)
-        work.load()
+        work.resident.parameters.load(work.receive()["adapter"])
         epochs = config.train.local_epochs * config.federation.rounds
         result = train(
             work.resident,
@@ -170,7 +177,18 @@ class LocalSite:
         )
 
     def _evaluate(self, work: _Work) -> Reply:
-        work.load()
+        received = work.receive()
+        rule = build_rule(work.config, work.resident.parameters)
+        if rule.personal:  # the newest state, that of the last round included
+            states = _states(work, rule, received)
+            kept = states.load(work.instruction.round + 1) if states else Kept()
+            if not kept.round:
+                raise SiteStateError(
+                    f"{_keeper(work.config)} keeps part of the model at the site, and there is "
+                    "none here: the site has not trained in this run, or has lost it"
+                )
+            rule.load_state_dict(_part(kept.state, _METHOD))
+        work.resident.parameters.load(rule.start(received))
         metrics, seconds = self._measure(work, "received")
         return _reply(
             work.instruction,
@@ -226,13 +244,13 @@ class _Work:
     def config(self) -> RunConfig:
         return self.instruction.config
 
-    def load(self) -> Mapping[str, Adapter]:
-        """Decode what was received and put the adapter in the model.
+    def receive(self) -> Mapping[str, Adapter]:
+        """Decode what was received.
 
         Raises
         ------
         UpdateRefused
-            If there is no adapter, or it is damaged, not finite or of another layout.
+            If there is no adapter, or a payload is damaged, not finite or does not fit.
         """
         received = {name: packed.unpack() for name, packed in self.instruction.payloads.items()}
         if "adapter" not in received:
@@ -242,8 +260,26 @@ class _Work:
                 raise UpdateRefused(
                     f"the coordinator's '{name}' holds NaN or Inf", reason="non-finite"
                 )
-        self.resident.parameters.load(received["adapter"])
         return received
+
+
+def _states(
+    work: _Work, rule: LocalRule, received: Mapping[str, Adapter], feedback: bool = False
+) -> SiteStates | None:
+    """Where the site keeps what the rule, or error feedback, needs in its next round."""
+    keeper = _keeper(work.config) if rule.keeps_state else ""
+    needed_by = keeper or ("federation.error-feedback" if feedback else "")
+    states = site_states(work.instruction, received["adapter"].layout_digest(), needed_by)
+    if keeper and states is None:
+        raise ConfigError(
+            f"{keeper} keeps something at the site between its rounds, and a run without an "
+            "identity (Flower's own loop) has no place for it; start the run with `fedapp run`"
+        )
+    return states
+
+
+def _keeper(config: RunConfig) -> str:
+    return f"method {config.method} with algorithm {config.federation.algorithm}"
 
 
 def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:

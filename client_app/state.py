@@ -191,7 +191,7 @@ class SiteStates:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def site_states(instruction: Instruction, layout: str, *, needed: bool) -> SiteStates | None:
+def site_states(instruction: Instruction, layout: str, needed_by: str = "") -> SiteStates | None:
     """Return where the site of an instruction keeps its states; None if there is no such place.
 
     Parameters
@@ -199,8 +199,8 @@ def site_states(instruction: Instruction, layout: str, *, needed: bool) -> SiteS
     instruction : Instruction
     layout : str
         Layout digest of the adapter.
-    needed : bool
-        Whether the site must have a place.
+    needed_by : str
+        Whose state it is, if the site must have a place.
 
     Raises
     ------
@@ -210,11 +210,12 @@ def site_states(instruction: Instruction, layout: str, *, needed: bool) -> SiteS
     folder = instruction.state_folder
     if instruction.run and folder:
         return SiteStates(Path(folder), instruction.site, instruction.run, layout)
-    if instruction.run and needed:
+    if instruction.run and needed_by:
+        feedback = needed_by.endswith("error-feedback")
         raise ConfigError(
-            "this site has no folder for what it keeps between its rounds; start its SuperNode "
-            'with --node-config \'site="NAME" state-folder="FOLDER"\', or set '
-            "federation.error-feedback = false"
+            f"this site has no folder for what {needed_by} keeps between its rounds; start its "
+            'SuperNode with --node-config \'site="NAME" state-folder="FOLDER"\''
+            + (f", or set {needed_by} = false" if feedback else "")
         )
     return None
 

@@ -95,16 +95,15 @@ def train(
     ):
         optimizer = build_optimizer(trained, config.train)
         for step, group in zip(range(steps), groups, strict=False):
-            set_learning_rate(
-                optimizer, learning_rate(first_step + step, total_steps, config.train)
-            )
+            rate = learning_rate(first_step + step, total_steps, config.train)
+            set_learning_rate(optimizer, rate)
             loss = _backward(resident, items, group, cast)
             rule.transform_gradients()
             if config.train.clip_norm:
                 nn.utils.clip_grad_norm_(trained, config.train.clip_norm)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            rule.after_step()
+            rule.after_step(rate)
             losses.record(step, loss)
     return TrainResult(losses.mean(), steps, time.perf_counter() - started)
 

@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from fedapp.config_algorithms import FedavgmSection, FedproxSection, ScaffoldSection
 from fedapp.config_section import Names, Section, setting, split
 from fedapp.errors import ConfigError
 from fedapp.registry import METHODS
@@ -180,6 +181,9 @@ class FederationSection(Section):
     """The round loop."""
 
     rounds: int = setting(4, "rounds of training", "rounds", ge=1, le=100000)
+    algorithm: Literal["fedavg", "fedavgm", "fedprox", "scaffold", "fednova"] = setting(
+        "fedavg", "what corrects, weighs or carries on the sites' work, under any method"
+    )
     fraction: float = setting(1.0, "share of the sites that train in a round", gt=0, le=1)
     min_sites: int = setting(2, "sites that must be present before round 1", "sites", ge=1)
     min_replies: int = setting(
@@ -247,6 +251,9 @@ class RunConfig(Section):
     federation: FederationSection = Field(default_factory=FederationSection)
     svd: SvdSection = Field(default_factory=SvdSection)
     subspace_reg: SubspaceRegSection = Field(default_factory=SubspaceRegSection)
+    fedavgm: FedavgmSection = Field(default_factory=FedavgmSection)
+    fedprox: FedproxSection = Field(default_factory=FedproxSection)
+    scaffold: ScaffoldSection = Field(default_factory=ScaffoldSection)
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Scalar]) -> RunConfig:
@@ -327,6 +334,16 @@ class RunConfig(Section):
             raise ConfigError(
                 "train.generate-tokens must stay below model.max-length, which prompt and answer "
                 f"share, got {self.train.generate_tokens} and {self.model.max_length}"
+            )
+        displacement = self.scaffold.variate == "displacement"
+        if (
+            displacement
+            and self.federation.algorithm == "scaffold"
+            and (self.train.optimizer != "sgd")
+        ):
+            raise ConfigError(
+                "scaffold.variate is displacement, which means a sum of gradients only with "
+                f"train.optimizer sgd, got {self.train.optimizer}; set scaffold.variate = gradients"
             )
         if not self.lora.targets:
             raise ConfigError("lora.targets is empty; name at least one linear layer")

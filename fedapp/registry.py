@@ -1,4 +1,7 @@
-"""The methods: one line each, naming the server half and the client half.
+"""The methods and the algorithms: one line each, naming the server half and the client half.
+
+A method says what a site trains and how updates become one model; an algorithm, of those that
+federated optimisation has, how the updates are weighed and where the model goes. They compose.
 
 The halves are named by import path and loaded on demand, so that neither side imports the other.
 """
@@ -39,6 +42,45 @@ METHODS: dict[str, Method] = {
         "server_app.strategies.subspace_reg:SubspaceReg",
         "client_app.methods.subspace_reg:SubspaceReg",
         "keep each product near the shared one; merge by SVD with an orthonormal B",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Import paths (``module:Class``) of the two halves of an algorithm and its summary."""
+
+    server: str
+    client: str
+    summary: str
+
+
+_SERVER, _CLIENT = (
+    "server_app.algorithms.base:ServerAlgorithm",
+    "client_app.algorithms.base:LocalAlgorithm",
+)
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "fedavg": Algorithm(_SERVER, _CLIENT, "the merged model becomes the next one"),
+    "fedavgm": Algorithm(
+        "server_app.algorithms.fedavgm:FedAvgM",
+        _CLIENT,
+        "momentum of the coordinator on what a round adds",
+    ),
+    "fedprox": Algorithm(
+        _SERVER,
+        "client_app.algorithms.fedprox:FedProx",
+        "sites are pulled towards what they received",
+    ),
+    "scaffold": Algorithm(
+        "server_app.algorithms.scaffold:Scaffold",
+        "client_app.algorithms.scaffold:Scaffold",
+        "control variates correct the sites' drift",
+    ),
+    "fednova": Algorithm(
+        "server_app.algorithms.fednova:FedNova",
+        "client_app.algorithms.fednova:FedNova",
+        "updates are normalised by the steps that they took",
     ),
 }
 

@@ -7,6 +7,7 @@ by site name, so that a sum is bit-reproducible. Heads are weighted means in eve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from fedapp.adapter import Adapter, Array, LoraPair
 from fedapp.errors import MergeRefused
 from fedapp.lowrank import Factorisation, Pair, factorise, sum_norm, weighted_sum_svd
+from fedapp.stacks import stack_adapters
 
 PreserveNorm = Literal["none", "a", "split"]
 Matrix = NDArray[np.floating[Any]]
@@ -35,6 +37,14 @@ class WeightedAdapter(Protocol):
 Updates = Sequence[WeightedAdapter]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A term of a sum that is no site's update, such as a momentum."""
+
+    weight: float
+    adapter: Adapter
+
+
 def average_factors(updates: Updates) -> Adapter:
     """Average A, B and heads separately: ``A = sum_k p_k A_k``, ``B = sum_k p_k B_k``.
 
@@ -49,7 +59,11 @@ def average_factors(updates: Updates) -> Adapter:
 
 
 def sum_products(
-    updates: Updates, factorisation: Factorisation = "symmetric", preserve_norm: bool = False
+    updates: Updates,
+    factorisation: Factorisation = "symmetric",
+    preserve_norm: bool = False,
+    *,
+    normalise: bool = True,
 ) -> Adapter:
     """Truncate the exact sum ``DW = sum_k p_k s_k B_k A_k`` to rank r and factorise it.
 
@@ -65,6 +79,9 @@ def sum_products(
     factorisation : {"symmetric", "orthonormal-a", "orthonormal-b"}
     preserve_norm : bool
         Multiply ``S_r`` by ``||DW||_F / ||S_r||_F``, the norm that truncation lost.
+    normalise : bool
+        Whether the weights are divided by their sum. If not, any sign will do, and the first
+        adapter's rank and scaling are those of the result, whatever the ranks of the others.
     """
 
     def split(product: _Product) -> LoraPair:
@@ -78,10 +95,12 @@ def sum_products(
             a_rn = np.where(dead_r[:, None], product.vt_rn, a_rn)
         return product.pair(b_mr, a_rn)
 
-    return _merge_products(updates, split)
+    return _merge_products(updates, split, normalise)
 
 
-def orthonormal_basis(updates: Updates, preserve_norm: PreserveNorm = "a") -> Adapter:
+def orthonormal_basis(
+    updates: Updates, preserve_norm: PreserveNorm = "a", *, normalise: bool = True
+) -> Adapter:
     """Truncate the exact sum of products to rank r: ``B_g = U_r``, ``A_g = S_r/s V_r^T``.
 
     With ``rho = ||DW||_F / ||DW_r||_F``, the norm that truncation lost is given back to
@@ -91,14 +110,14 @@ def orthonormal_basis(updates: Updates, preserve_norm: PreserveNorm = "a") -> Ad
     * ``none``: neither.
 
     B is orthonormal (up to ``split``) even where singular values are zero, so a merge of zero
-    products starts a usable basis.
+    products starts a usable basis. ``normalise`` as in `sum_products`.
     """
 
     def split(product: _Product) -> LoraPair:
         ratio = 1.0 if preserve_norm == "none" else product.norm_ratio()
         return product.pair(*product.factorise("orthonormal-b", ratio, preserve_norm == "split"))
 
-    return _merge_products(updates, split)
+    return _merge_products(updates, split, normalise)
 
 
 def average_b_then_svd(updates: Updates, sent: Adapter) -> Adapter:
@@ -129,6 +148,23 @@ def average_b_then_svd(updates: Updates, sent: Adapter) -> Adapter:
     return Adapter(pairs, {name: mean[name] for name in sent.tensors})
 
 
+def stack_products(updates: Updates, *, mean: bool = True) -> Adapter:
+    """Return the exact ``sum_k w_k s_k B_k A_k`` as pairs of the stacked rank, of scaling 1.
+
+    Parameters
+    ----------
+    updates : sequence of WeightedAdapter
+    mean : bool
+        Whether ``w_k`` is the site's share of all examples; otherwise it is 1. Heads are means
+        in either case.
+    """
+    shares = _shares(updates)
+    adapters = [update.adapter for update in updates]
+    pairs = stack_adapters(adapters, shares if mean else [1.0] * len(adapters)).pairs
+    heads = adapters[0].tensors
+    return Adapter(pairs, _mean(adapters, shares, lambda name: name in heads))
+
+
 class _Product:
     """One pair's ``DW = sum_k w_k B_k A_k ~ U_r S_r V_r^T``, the scaling being in the weights."""
 
@@ -156,8 +192,10 @@ class _Product:
         return LoraPair(b_mr.astype(np.float32), a_rn.astype(np.float32), self._scaling)
 
 
-def _merge_products(updates: Updates, split: Callable[[_Product], LoraPair]) -> Adapter:
-    shares = _shares(updates)
+def _merge_products(
+    updates: Updates, split: Callable[[_Product], LoraPair], normalise: bool
+) -> Adapter:
+    shares = _shares(updates) if normalise else [update.weight for update in updates]
     adapters = [update.adapter for update in updates]
     pairs = {}
     for name, first in adapters[0].pairs.items():

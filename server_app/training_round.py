@@ -103,8 +103,8 @@ def train_instructions(
             site=site,
             config=config,
             round=round,
-            payloads=packer.pack(strategy.payloads(round, site)),
-            settings=strategy.settings(round, site),
+            payloads=packer.pack(strategy.sends(round, site)),
+            settings=strategy.sends_settings(round, site),
             splits=("validation",),
             personal_splits=personal_splits(config, round),
             run=place.run,
@@ -126,7 +126,7 @@ def validate(
         With a reason of `fedapp.validation.REASONS`.
     """
     federation = strategy.config.federation
-    expected = strategy.expected(round, reply.site)
+    expected = strategy.expects(round, reply.site)
     extra = sorted(set(reply.payloads) - set(expected))
     if extra:
         raise UpdateRefused(
@@ -136,7 +136,7 @@ def validate(
             round=round,
         )
     # In fp32 a site sends its adapter, else the increment on what it received.
-    bases = strategy.payloads(round, reply.site) if federation.codec != "fp32" else {}
+    bases = strategy.sends(round, reply.site) if federation.codec != "fp32" else {}
     decoded: dict[str, Adapter] = {}
     for name, template in expected.items():
         adapter = check_update(

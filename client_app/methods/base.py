@@ -22,11 +22,17 @@ class LocalRule:
     ----------
     config : RunConfig
     parameters : AdapterParameters
-        The live LoRA pairs and heads of the resident model, already loaded with what was received.
+        The live LoRA pairs and heads of the resident model, by the time of `begin` loaded with what
+        `start` returned.
     """
 
     moves_basis = False
     """Whether the server gives the pairs other factors every round, as a merge by SVD does."""
+    keeps_state = False
+    """Whether `state_dict` is more than empty, so that the site must have a place for it."""
+
+    personal = False
+    """Whether part of the model stays at the site, so that `start` needs what the site keeps."""
 
     def __init__(self, config: RunConfig, parameters: AdapterParameters) -> None:
         self.config = config
@@ -35,6 +41,14 @@ class LocalRule:
     def trainable(self, name: str) -> bool:
         """Whether the array ``name`` (as in ``Adapter.arrays``) is trained."""
         return True
+
+    def contributes(self, name: str) -> bool:
+        """Whether what is sent of the array ``name`` is this site's own work."""
+        return self.trainable(name)
+
+    def start(self, received: Mapping[str, Adapter]) -> Adapter:
+        """Return the model that the site begins with, and is tested with; by default as it came."""
+        return received["adapter"]
 
     def begin(
         self, received: Mapping[str, Adapter], settings: Mapping[str, Scalar], steps: int
@@ -47,8 +61,8 @@ class LocalRule:
         A penalty with a closed-form gradient is added here: exact, and no graph is built.
         """
 
-    def after_step(self) -> None:
-        """Act after an optimiser step."""
+    def after_step(self, learning_rate: float) -> None:
+        """Act after an optimiser step, which was taken with ``learning_rate``."""
 
     def finish(self, received: Mapping[str, Adapter]) -> dict[str, Adapter]:
         """Return the payloads to send; by default the trained adapter.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,17 +19,37 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import MergeRefused
-from fedapp.registry import METHODS
+from fedapp.registry import ALGORITHMS, METHODS, load_half
 from fedapp.state import State
 from fedapp.validation import check_merge
+from server_app.algorithms.base import Round, ServerAlgorithm, Weighted
 from server_app.blame import largest_update
 from server_app.diagnostics import round_diagnostics
 from server_app.log import log, warn
-from server_app.optimizers import Replace, ServerOptimizer
+from server_app.sampling import training_sites
 from server_app.updates import Update
 
 if TYPE_CHECKING:
     from server_app.roster import Roster
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The global model as one plain adapter.
+
+    Attributes
+    ----------
+    adapter : Adapter
+    peft_config : dict
+        What differs from the sites' ``adapter_config.json``: rank and alpha.
+    error : float or None
+        What a cap on the rank has taken from its products, as a share of their norm; None if the
+        adapter is the model as it was trained.
+    """
+
+    adapter: Adapter
+    peft_config: dict[str, Any] = field(default_factory=dict)
+    error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,13 +66,17 @@ class BaseStrategy(Strategy):
     Parameters
     ----------
     config : RunConfig
-    optimizer : ServerOptimizer, optional
-        By default the merged model replaces the previous one.
+    algorithm : ServerAlgorithm, optional
+        By default the one that ``federation.algorithm`` names.
     """
 
-    def __init__(self, config: RunConfig, optimizer: ServerOptimizer | None = None) -> None:
+    moves_basis = False
+    """Whether the pairs get other factors every round, as a merge by SVD gives them."""
+
+    def __init__(self, config: RunConfig, algorithm: ServerAlgorithm | None = None) -> None:
         self.config = config
-        self.optimizer: ServerOptimizer = optimizer or Replace()
+        named = ALGORITHMS[config.federation.algorithm].server
+        self.algorithm: ServerAlgorithm = algorithm or load_half(named)(config)
         self.roster: Roster | None = None
         self._adapter: Adapter | None = None
 
@@ -98,9 +122,30 @@ class BaseStrategy(Strategy):
             Of the same layout as `adapter`.
         """
 
-    def server_step(self, previous: Adapter, merged: Adapter) -> Adapter:
-        """Return the next global model from the previous and the merged one."""
-        return self.optimizer.step(previous, merged)
+    def accept(self, round: int, model: Adapter) -> Adapter:
+        """Take what the algorithm made of the merge as the next global model, and return it."""
+        self.adapter = model
+        return model
+
+    def numbers(self) -> dict[str, float]:
+        """Return what to report of the newest model, once it is accepted."""
+        return {}
+
+    def exported(self) -> Exported:
+        """Return the global model as one adapter that plain PEFT loads."""
+        return Exported(self.adapter)
+
+    def contributes(self, name: str) -> bool:
+        """Whether what a site sends of an array is its own work, see ``LocalRule.contributes``."""
+        return True
+
+    def recompose(self, parts: Weighted) -> Adapter:
+        """Write a weighted sum of products, and of tensors, in the form of the method's merge.
+
+        Called only where `moves_basis` is true. The first part has the model's layout and decides
+        rank and scaling; the ranks of the others may differ.
+        """
+        raise TypeError(f"{type(self).__name__} moves the basis and does not say into which form")
 
     def diagnostics(
         self, round: int, sent: Adapter, updates: Sequence[Update], merged: Adapter
@@ -111,14 +156,14 @@ class BaseStrategy(Strategy):
     def state_dict(self) -> State:
         """What must survive a restart: adapters, numpy arrays and JSON values by name."""
         state: State = {"adapter": self.adapter}
-        state.update({f"optimizer.{k}": v for k, v in self.optimizer.state_dict().items()})
+        state.update({f"algorithm.{k}": v for k, v in self.algorithm.state_dict().items()})
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`."""
         self.adapter = state["adapter"]
-        prefix = "optimizer."
-        self.optimizer.load_state_dict(
+        prefix = "algorithm."
+        self.algorithm.load_state_dict(
             {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         )
 
@@ -153,11 +198,16 @@ class BaseStrategy(Strategy):
         before = self.state_dict()
         previous = self.adapter
         try:
-            merged = self.merge(round, updates)
+            around = self._around(round, updates)
+            adjusted = self.algorithm.adjust(around, updates)
+            merged = self.merge(round, adjusted)
             check_merge(merged, round)
-            stepped = self.server_step(previous, merged)
+            stepped = self.algorithm.step(around, previous, merged)
             check_merge(stepped, round)
-            diagnostics = self._diagnose(round, previous, updates, merged)
+            diagnostics = self._diagnose(round, previous, adjusted, merged)
+            self.algorithm.absorb(around, updates, previous, stepped)
+            model = self.accept(round, stepped)
+            diagnostics = {**diagnostics, **self.algorithm.numbers(), **self.numbers()}
         except np.linalg.LinAlgError as error:
             self.load_state_dict(before)
             raise MergeRefused(
@@ -173,8 +223,36 @@ class BaseStrategy(Strategy):
         except Exception:
             self.load_state_dict(before)
             raise
-        self.adapter = stepped
-        return Aggregate(stepped, diagnostics)
+        return Aggregate(model, diagnostics)
+
+    def sends(self, round: int, site: str) -> dict[str, Adapter]:
+        """Return all that ``site`` receives: the method's payloads and the algorithm's."""
+        more = self.algorithm.payloads(self._around(round), site)
+        return {**self.payloads(round, site), **more}
+
+    def sends_settings(self, round: int, site: str) -> dict[str, Scalar]:
+        """Return all numbers that ``site`` receives."""
+        more = self.algorithm.settings(self._around(round), site)
+        return {**self.settings(round, site), **more}
+
+    def expects(self, round: int, site: str) -> dict[str, Adapter]:
+        """Return templates of all that ``site`` must send."""
+        more = self.algorithm.expected(self._around(round), site)
+        return {**self.expected(round, site), **more}
+
+    def _around(self, round: int, updates: Sequence[Update] = ()) -> Round:
+        examples = sum(update.weight for update in updates)
+        if self.roster is not None:
+            sites = training_sites(self.roster.sites, self.config)
+            examples = float(sum(self.roster.training_records(site) for site in sites))
+        return Round(
+            number=round,
+            sent=lambda site: self.payloads(round, site)["adapter"],
+            contributes=self.contributes,
+            moves_basis=self.moves_basis,
+            recompose=self.recompose,
+            examples=examples,
+        )
 
     def _diagnose(
         self, round: int, previous: Adapter, updates: Sequence[Update], merged: Adapter
@@ -191,9 +269,11 @@ class BaseStrategy(Strategy):
     def summary(self) -> None:
         """Log the method and its settings."""
         method = self.config.method
+        algorithm = self.config.federation.algorithm
         log(f"method {method}: {METHODS[method].summary}")
+        log(f"algorithm {algorithm}: {ALGORITHMS[algorithm].summary}")
         for key, value in self.config.to_flat().items():
-            if key.startswith(f"{method}."):
+            if key.startswith((f"{method}.", f"{algorithm}.")):
                 log(f"  {key} = {value}")
 
     def configure_train(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedapp.adapter import Adapter
-from server_app.merges import average_b_then_svd
+from server_app.algorithms.base import Weighted
+from server_app.merges import Part, average_b_then_svd, sum_products
 from server_app.strategies.base import BaseStrategy
 from server_app.updates import Update
 
@@ -30,6 +31,17 @@ class FedSvd(BaseStrategy):
     arXiv 2505.12805.
     """
 
+    moves_basis = True
+
+    def contributes(self, name: str) -> bool:
+        """Everything but the A of a pair."""
+        return not name.endswith(".lora_A")
+
     def merge(self, round: int, updates: Sequence[Update]) -> Adapter:
         """Return the mean of B times A in the basis where A is orthonormal."""
         return average_b_then_svd(updates, self.adapter)
+
+    def recompose(self, parts: Weighted) -> Adapter:
+        """Return a sum with A orthonormal; nothing is lost where all parts have A's row space."""
+        terms = [Part(weight, adapter) for weight, adapter in parts]
+        return sum_products(terms, "orthonormal-a", normalise=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedapp.adapter import Adapter
-from server_app.merges import orthonormal_basis
+from server_app.algorithms.base import Weighted
+from server_app.merges import Part, orthonormal_basis
 from server_app.strategies.base import BaseStrategy
 from server_app.updates import Update
 
@@ -31,6 +32,13 @@ class SubspaceReg(BaseStrategy):
     arXiv 2606.22724.
     """
 
+    moves_basis = True
+
     def merge(self, round: int, updates: Sequence[Update]) -> Adapter:
         """Return the shared basis and its coefficients."""
         return orthonormal_basis(updates, self.config.subspace_reg.preserve_norm)
+
+    def recompose(self, parts: Weighted) -> Adapter:
+        """Return the orthonormal basis of a sum and its coefficients."""
+        terms = [Part(weight, adapter) for weight, adapter in parts]
+        return orthonormal_basis(terms, self.config.subspace_reg.preserve_norm, normalise=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedapp.adapter import Adapter
-from server_app.merges import sum_products
+from server_app.algorithms.base import Weighted
+from server_app.merges import Part, sum_products
 from server_app.strategies.base import BaseStrategy
 from server_app.updates import Update
 
@@ -33,7 +34,15 @@ class Svd(BaseStrategy):
     Resources (FlexLoRA), arXiv 2402.11505, section 3.
     """
 
+    moves_basis = True
+
     def merge(self, round: int, updates: Sequence[Update]) -> Adapter:
         """Return the best rank-r approximation of the weighted sum of products."""
         settings = self.config.svd
         return sum_products(updates, settings.factorisation, settings.preserve_norm)
+
+    def recompose(self, parts: Weighted) -> Adapter:
+        """Return the best rank-r approximation of a sum, split in the same way."""
+        settings = self.config.svd
+        terms = [Part(weight, adapter) for weight, adapter in parts]
+        return sum_products(terms, settings.factorisation, settings.preserve_norm, normalise=False)

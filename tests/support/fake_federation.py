@@ -106,7 +106,7 @@ class FakeSite:
         federation = instruction.config.federation
         states, kept = None, Kept()
         if federation.codec != "fp32" and federation.error_feedback:
-            states = site_states(instruction, received.layout_digest(), needed=False)
+            states = site_states(instruction, received.layout_digest())
         if states:
             kept = states.load(instruction.round)
         payloads, left = encode_payloads(

@@ -428,7 +428,7 @@ class Counts(LocalRule):
 
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
 def test_a_method_finds_again_what_it_kept(site, initial, place, codec, monkeypatch, tmp_path):
-    monkeypatch.setattr("client_app.site.load_half", lambda _: Counts)
+    monkeypatch.setattr("client_app.site.build_rule", Counts)
     config = make_config(**{"federation.codec": codec})
 
     counts = []

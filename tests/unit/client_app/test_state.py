@@ -301,11 +301,11 @@ def instruction(**changes: str) -> Instruction:
 
 
 def test_where_a_site_keeps_its_states(tmp_path: Path) -> None:
-    place = site_states(instruction(run=RUN, state_folder=str(tmp_path)), LAYOUT, needed=True)
+    place = site_states(instruction(run=RUN, state_folder=str(tmp_path)), LAYOUT, "federation.error-feedback")
     assert place is not None
     assert place.folder.is_relative_to(tmp_path)
 
-    assert site_states(instruction(), LAYOUT, needed=True) is None, "Flower's own loop"
-    assert site_states(instruction(run=RUN), LAYOUT, needed=False) is None
+    assert site_states(instruction(), LAYOUT, "scaffold") is None, "Flower's own loop"
+    assert site_states(instruction(run=RUN), LAYOUT) is None
     with pytest.raises(ConfigError, match=r"state-folder=.*error-feedback = false"):
-        site_states(instruction(run=RUN), LAYOUT, needed=True)
+        site_states(instruction(run=RUN), LAYOUT, "federation.error-feedback")

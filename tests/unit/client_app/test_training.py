@@ -199,8 +199,9 @@ def test_hooks_are_called_once_per_optimiser_step_in_order():
         def transform_gradients(self):
             calls.append("transform")
 
-        def after_step(self):
+        def after_step(self, learning_rate):
             calls.append("after")
+            assert learning_rate == 0.05
 
     run(make_resident(), make_config(**{"train.gradient-accumulation": 2}), rule=Watch)
 

@@ -167,7 +167,7 @@ def test_a_config_does_not_change() -> None:
         ("subspace-rag.alpha", "subspace-reg.alpha"),
         # a bare name
         ("rank", "lora.rank"),
-        ("mu", "subspace-reg.mu"),
+        ("mu", "fedprox.mu"),
         ("rounds", "federation.rounds"),
         ("sites", "data.sites"),
     ],
@@ -342,6 +342,8 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
     """Settle what settings must agree on; to leave such draws out would leave few."""
     if flat["model.task"] != "sequence-classification":
         flat["data.labels"] = ""
+    if flat["train.optimizer"] != "sgd":
+        flat["scaffold.variate"] = "gradients"
     tokens = min(flat["train.generate-tokens"], flat["model.max-length"] - 1)
     return {**flat, "train.generate-tokens": tokens}
 

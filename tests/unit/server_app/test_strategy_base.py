@@ -1,9 +1,9 @@
-"""The seams that every method uses: server optimiser, state, refusal without a trace."""
+"""The seams that every method uses: algorithm, state, refusal without a trace."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from fedapp.increments import add
 from fedapp.results import RunFolder
 from fedapp.state import join_state, split_state
 from server_app import app
-from server_app.optimizers import Replace
+from server_app.algorithms.base import Round
+from server_app.algorithms.fedavgm import FedAvgM
 from server_app.strategies.base import BaseStrategy
 from server_app.strategies.fedavg import FedAvg
 from server_app.training_round import validate
@@ -31,26 +32,9 @@ CONFIG = RunConfig.from_flat({"method": "fedavg", "lora.rank": 2})
 MODEL = initial_adapter(CONFIG)
 
 
-class Momentum:
-    """u <- u / 2 + (merged - previous); next = previous + u: a server optimiser with memory."""
-
-    def __init__(self) -> None:
-        self.velocity: Adapter | None = None
-
-    def step(self, previous: Adapter, merged: Adapter) -> Adapter:
-        old = dict(previous.arrays())
-        last = dict(self.velocity.arrays()) if self.velocity else {}
-        self.velocity = merged.map(
-            lambda name, array: (array - old[name] + last.get(name, 0) / 2).astype(np.float32)
-        )
-        new = dict(self.velocity.arrays())
-        return previous.map(lambda name, array: array + new[name])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"velocity": self.velocity} if self.velocity else {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.velocity = state.get("velocity")
+def momentum() -> FedAvgM:
+    """u <- u / 2 + (merged - previous); next = previous + u: an algorithm with memory."""
+    return FedAvgM(CONFIG.with_changes({"fedavgm.momentum": 0.5}))
 
 
 def _updates(*factors: float) -> list[Update]:
@@ -62,9 +46,14 @@ def _updates(*factors: float) -> list[Update]:
     ]
 
 
-def test_the_default_optimiser_keeps_the_merged_model() -> None:
-    assert Replace().step(MODEL, MODEL) is MODEL
-    assert Replace().state_dict() == {}
+def test_the_default_algorithm_keeps_the_merged_model() -> None:
+    strategy = FedAvg(CONFIG)
+    strategy.begin(MODEL)
+
+    result = strategy.aggregate(1, _updates(0.1))
+
+    assert result.adapter.digest() == strategy.merge(1, _updates(0.1)).digest()
+    assert set(strategy.state_dict()) == {"adapter"}
 
 
 def test_updates_are_merged_in_the_order_of_names() -> None:
@@ -82,27 +71,22 @@ def test_updates_are_merged_in_the_order_of_names() -> None:
     assert seen == ["site-0", "site-1", "site-2"]
 
 
-def test_a_refused_merge_leaves_model_and_optimiser_as_they_were() -> None:
-    class Explodes(FedAvg):
-        def server_step(self, previous: Adapter, merged: Adapter) -> Adapter:
-            stepped = super().server_step(previous, merged)  # the velocity has moved already
-            return (
-                stepped.map(lambda _, array: array * np.float32(np.inf))
-                if self.explode
-                else stepped
-            )
+def test_a_refused_merge_leaves_model_and_algorithm_as_they_were() -> None:
+    class Explodes(FedAvgM):
+        def step(self, round: Round, previous: Adapter, merged: Adapter) -> Adapter:
+            stepped = super().step(round, previous, merged)  # the velocity has moved already
+            return stepped.map(lambda _, array: array * np.float32(np.inf if explode else 1))
 
-        explode = False
-
-    strategy = Explodes(CONFIG, Momentum())
+    explode = False
+    strategy = FedAvg(CONFIG, Explodes(CONFIG))
     strategy.begin(MODEL)
     strategy.aggregate(1, _updates(0.1, 0.2))
-    before = strategy.adapter.digest(), strategy.state_dict()["optimizer.velocity"].digest()
-    strategy.explode = True
+    before = strategy.adapter.digest(), strategy.state_dict()["algorithm.velocity"].digest()
+    explode = True
 
     with pytest.raises(MergeRefused):
         strategy.aggregate(2, _updates(0.3, 0.4))
-    after = strategy.adapter.digest(), strategy.state_dict()["optimizer.velocity"].digest()
+    after = strategy.adapter.digest(), strategy.state_dict()["algorithm.velocity"].digest()
     assert after == before
 
 
@@ -143,22 +127,22 @@ def test_an_error_in_the_diagnostics_leaves_the_model_as_it_was() -> None:
             assert self.adapter is MODEL  # not replaced yet
             raise ZeroDivisionError
 
-    strategy = Broken(CONFIG, Momentum())
+    strategy = Broken(CONFIG, momentum())
     strategy.begin(MODEL)
 
     with pytest.raises(ZeroDivisionError):
         strategy.aggregate(1, _updates(0.1))
     assert strategy.adapter is MODEL
-    assert "optimizer.velocity" not in strategy.state_dict()
+    assert "algorithm.velocity" not in strategy.state_dict()
 
 
 def test_state_survives_the_split_into_tensors_and_json() -> None:
-    strategy = FedAvg(CONFIG, Momentum())
+    strategy = FedAvg(CONFIG, momentum())
     strategy.begin(MODEL)
     strategy.aggregate(1, _updates(0.1, 0.2))
     tensors, described = split_state(strategy.state_dict())
 
-    other = FedAvg(CONFIG, Momentum())
+    other = FedAvg(CONFIG, momentum())
     other.load_state_dict(join_state(tensors, json.loads(json.dumps(described))))
 
     results = [s.aggregate(2, _updates(0.3)).adapter.digest() for s in (strategy, other)]
@@ -169,7 +153,7 @@ def test_a_run_with_a_server_optimiser_resumes_bit_identically(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build(config: RunConfig) -> BaseStrategy:
-        return FedAvg(config, Momentum())
+        return FedAvg(config, momentum())
 
     monkeypatch.setattr(app, "build_strategy", build)
     digests = []
