@@ -129,7 +129,7 @@ class _Hooks:
         self._mask = torch.empty(0, dtype=torch.bool)
 
     @contextmanager
-    def on(self, layers: Mapping[str, nn.Module]) -> Iterator[None]:
+    def on(self, layers: Mapping[str, Any]) -> Iterator[None]:
         """Hook into the layers for a while."""
         handles = [
             layer.register_forward_pre_hook(self._hook(name)) for name, layer in layers.items()

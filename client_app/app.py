@@ -49,6 +49,12 @@ def initial(message: Message, context: Context) -> Message:
     return _execute(message, context, Action.INITIAL)
 
 
+@app.query("bases")
+def bases(message: Message, context: Context) -> Message:
+    """Answer with bases of what the received model's activations do not use."""
+    return _execute(message, context, Action.BASES)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Evaluate the received adapter, train, evaluate, and answer with the update."""

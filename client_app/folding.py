@@ -69,7 +69,7 @@ class Folding:
             for name, pair in delta.pairs.items():
                 base: Any = self._layers[name].get_base_layer()
                 b_mr, a_rn = (_on(array, base.weight) for array in (pair.b_mr, pair.a_rn))
-                if base.weight.is_floating_point():
+                if _can_fold(base.weight):
                     self._fold(name, base, pair.scaling, b_mr, a_rn)
                 else:
                     self._stack(base, pair.scaling, b_mr, a_rn)
@@ -123,6 +123,10 @@ def _check_shape(name: str, pair: LoraPair, layer: Any) -> None:
             f"expected {expected[0]} x {expected[1]}",
             reason="wrong-shape",
         )
+
+
+def _can_fold(weight: Tensor) -> bool:
+    return weight.is_floating_point()
 
 
 def _on(array: Any, weight: Tensor) -> Tensor:

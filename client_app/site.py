@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from client_app.algorithms.compose import build_rule
+from client_app.bases import site_bases
 from client_app.data import SiteData
 from client_app.description import describe
 from client_app.evaluation import evaluate
 from client_app.failures import to_failure
 from client_app.feedback import encode_payloads
+from client_app.folding import Folding
 from client_app.methods.base import LocalRule
 from client_app.models import ResidentModel, base_loads, load_resident
 from client_app.optimizers import planned_steps
@@ -64,6 +66,7 @@ class LocalSite:
         actions: dict[Action, Callable[[_Work], Reply]] = {
             Action.DESCRIBE: self._describe,
             Action.INITIAL: self._initial,
+            Action.BASES: self._bases,
             Action.TRAIN: self._train,
             Action.LOCAL_ONLY: self._local_only,
             Action.EVALUATE: self._evaluate,
@@ -74,8 +77,12 @@ class LocalSite:
                     f"this is site {self.data.site}, but the instruction is for {instruction.site}"
                 )
             resident = load_resident(instruction.config, self.data.label_map)
-            with compute_settings(instruction.config.train, resident.device) as threads:
-                reply = actions[instruction.action](_Work(instruction, resident, threads))
+            with (
+                compute_settings(instruction.config.train, resident.device) as threads,
+                Folding(resident) as folding,
+            ):
+                work = _Work(instruction, resident, threads, folding)
+                reply = actions[instruction.action](work)
         except Exception as error:  # the one place where a site's errors become words
             failure = to_failure(error, self.data.site, instruction.round)
             reply = _reply(instruction, failure=failure)
@@ -93,6 +100,17 @@ class LocalSite:
         # Always fp32: its digest is compared with the one in the description.
         adapter = work.resident.parameters.initial(work.config.seed)
         return _reply(work.instruction, payloads={"adapter": pack(adapter, "fp32")})
+
+    def _bases(self, work: _Work) -> Reply:
+        instruction = work.instruction
+        items = self._training_items(work)
+        work.resident.parameters.load(work.receive()["adapter"])
+        found = site_bases(
+            work.resident, items, work.config, site=self.data.site, round=instruction.round
+        )
+        # Always fp32: rounded rows are not orthonormal.
+        bases = {"bases": pack(found.bases, "fp32")}
+        return _reply(instruction, payloads=bases, numbers=found.numbers)
 
     def _train(self, work: _Work) -> Reply:
         instruction, config = work.instruction, work.config
@@ -239,13 +257,14 @@ class _Work:
     instruction: Instruction
     resident: ResidentModel
     threads: int
+    folding: Folding
 
     @property
     def config(self) -> RunConfig:
         return self.instruction.config
 
     def receive(self) -> Mapping[str, Adapter]:
-        """Decode what was received.
+        """Decode what was received, and fold what earlier rounds have learned into the base.
 
         Raises
         ------
@@ -260,6 +279,7 @@ class _Work:
                 raise UpdateRefused(
                     f"the coordinator's '{name}' holds NaN or Inf", reason="non-finite"
                 )
+        self.folding.apply(received.get("folded"))
         return received
 
 

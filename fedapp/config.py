@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fedapp.config_algorithms import FedavgmSection, FedproxSection, ScaffoldSection
+from fedapp.config_dysco import DyscoSection
 from fedapp.config_section import Names, Section, setting, split
 from fedapp.errors import ConfigError
 from fedapp.registry import METHODS
@@ -44,6 +45,8 @@ NEUTRAL = frozenset(
         "federation.local-only",
         "federation.keep-checkpoints",
         "federation.progress-interval",
+        "federation.interference",
+        "dysco.export-rank",
         "train.generate-tokens",
         "train.generate-examples",
     }
@@ -202,6 +205,11 @@ class FederationSection(Section):
     )
     held_out: Names = setting("", "sites that never train; the final model is tested there")
     local_only: bool = setting(True, "also train every site alone, for comparison")
+    interference: bool = setting(
+        False,
+        "measure at every site how far the others' updates of the last round move its layers; "
+        "costs a message more of the size of an update",
+    )
     keep_checkpoints: int = setting(2, "newest checkpoints kept", ge=1, le=1000)
     progress_interval: float = setting(5.0, "time between progress lines", "s", gt=0)
 
@@ -251,6 +259,7 @@ class RunConfig(Section):
     federation: FederationSection = Field(default_factory=FederationSection)
     svd: SvdSection = Field(default_factory=SvdSection)
     subspace_reg: SubspaceRegSection = Field(default_factory=SubspaceRegSection)
+    dysco: DyscoSection = Field(default_factory=DyscoSection)
     fedavgm: FedavgmSection = Field(default_factory=FedavgmSection)
     fedprox: FedproxSection = Field(default_factory=FedproxSection)
     scaffold: ScaffoldSection = Field(default_factory=ScaffoldSection)
@@ -334,6 +343,13 @@ class RunConfig(Section):
             raise ConfigError(
                 "train.generate-tokens must stay below model.max-length, which prompt and answer "
                 f"share, got {self.train.generate_tokens} and {self.model.max_length}"
+            )
+        own = METHODS[self.method].personal
+        if own and self.federation.held_out:
+            raise ConfigError(
+                f"federation.held-out names {', '.join(self.federation.held_out)}, but with method "
+                f"{self.method} {own} are each site's own, and a site that never trains has none; "
+                "leave federation.held-out empty"
             )
         displacement = self.scaffold.variate == "displacement"
         if (

@@ -20,6 +20,8 @@ class Method:
     server: str
     client: str
     summary: str
+    personal: str = ""
+    """What is each site's own and stays there, so that there is no one model; empty: nothing."""
 
 
 METHODS: dict[str, Method] = {
@@ -42,6 +44,32 @@ METHODS: dict[str, Method] = {
         "server_app.strategies.subspace_reg:SubspaceReg",
         "client_app.methods.subspace_reg:SubspaceReg",
         "keep each product near the shared one; merge by SVD with an orthonormal B",
+    ),
+    "dysco": Method(
+        "server_app.strategies.dysco:Dysco",
+        "client_app.methods.dysco:Dysco",
+        "every round a fresh B, in directions that the others do not use, folded into the base",
+    ),
+    "random-boost": Method(
+        "server_app.strategies.random_boost:RandomBoost",
+        "client_app.methods.dysco:Dysco",
+        "every round a fresh B on a random A for all, folded into the base (control of dysco)",
+    ),
+    "flora": Method(
+        "server_app.strategies.flora:Flora",
+        "client_app.methods.flora:Flora",
+        "every round a fresh pair; the sites' pairs are stacked and folded into the base (FLoRA)",
+    ),
+    "ffa-lora": Method(
+        "server_app.strategies.ffa_lora:FfaLora",
+        "client_app.methods.ffa_lora:FfaLora",
+        "train and average B on one random A that never changes (FFA-LoRA)",
+    ),
+    "fedsa-lora": Method(
+        "server_app.strategies.fedsa_lora:FedSaLora",
+        "client_app.methods.fedsa_lora:FedSaLora",
+        "train A and B, average A; every site keeps its own B and head (FedSA-LoRA)",
+        personal="B of every pair and the heads",
     ),
 }
 

@@ -82,7 +82,7 @@ class Subspace:
     def dimension(self) -> int:
         """Dimension of the subspace."""
         n, k = self.v_nk.shape
-        return n - k if self.is_complement else k
+        return int(n - k if self.is_complement else k)
 
     def draw(self, rank: int, seed: Seed) -> Double:
         """Return ``rank`` orthonormal rows inside, uniformly distributed: ``orth(G P)``.
@@ -225,7 +225,8 @@ def _below(values_n: Double, rank: int, energy: float, precision: float) -> int:
 def _precision(array: Matrix) -> float:
     """Relative size of the errors that eigenvalues of a Gram of this kind carry."""
     kind = array.dtype if array.dtype in (np.float32, np.float16) else np.dtype(np.float64)
-    return max(8 * float(np.finfo(kind).eps), 8 * array.shape[1] * float(np.finfo(np.float64).eps))
+    features = int(array.shape[1])
+    return 8 * max(float(np.finfo(kind).eps), features * float(np.finfo(np.float64).eps))
 
 
 def _bottom(values_n: Double, vectors_nn: Double, rank: int) -> Double:

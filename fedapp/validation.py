@@ -12,6 +12,7 @@ from fedapp.adapter import Adapter
 from fedapp.codec import Codec, Layout, Packed, decode
 from fedapp.errors import MergeRefused, UpdateRefused
 from fedapp.increments import add
+from fedapp.subspaces import orthonormality_error
 
 REASONS: dict[str, str] = {
     "empty": "the update has no payload, or its payload has no array",
@@ -28,11 +29,14 @@ REASONS: dict[str, str] = {
     "wrong-size": "the payload's length contradicts its layout",
     "wrong-digest": "the payload's bytes or layout are not those that were sent",
     "non-finite": "an array holds NaN or Inf",
+    "not-orthonormal": "the rows of a basis are not orthonormal",
     "too-large": "an array holds a number of a magnitude that no training reaches",
 }
 
 LARGEST_WEIGHT = 1e15
 """Most training examples of one site: the sum over all sites stays finite."""
+ORTHONORMAL = 1e-5
+"""Largest entry of A A^T - I in a basis: fp32 of any size stays below 1e-6."""
 LARGEST_NUMBER = 1e6
 """Largest magnitude in an update: factors and heads of a trained model stay below 100."""
 
@@ -125,6 +129,65 @@ def check_update(
     if finding is not None:
         refuse("too-large", f"{finding}; training diverged, lower train.learning-rate")
     return adapter
+
+
+def check_bases(
+    reply_packed: Packed | None,
+    *,
+    site: str,
+    round: int,
+    expected_layout: Mapping[str, Any],
+    reply_round: int,
+    max_bytes: int,
+) -> Adapter:
+    """Return the decoded bases that a site proposes, or refuse them.
+
+    Always in fp32, whatever the run's codec: rounded rows are not orthonormal.
+
+    Parameters
+    ----------
+    reply_packed, site, round, reply_round, max_bytes
+        As in `check_update`.
+    expected_layout : mapping
+        ``pairs`` empty; ``tensors``: shape (rows, features) by the name of a pair.
+
+    Raises
+    ------
+    UpdateRefused
+        With one of `REASONS`, and a sentence that names the layer, what was expected and what came.
+    """
+    if reply_packed is not None:
+        for name, shape in reply_packed.layout.tensors.items():
+            wanted = expected_layout["tensors"].get(name)
+            if wanted is not None and len(shape) == 2 and shape[0] != wanted[0]:
+                raise UpdateRefused(
+                    f"the basis of layer '{name}' must have {wanted[0]} rows, got {shape[0]}; "
+                    "lora.rank and dysco.rows must be equal at every site",
+                    reason="wrong-rank",
+                    site=site,
+                    round=round,
+                )
+    bases = check_update(
+        reply_packed,
+        site=site,
+        round=round,
+        expected_layout=expected_layout,
+        reply_round=reply_round,
+        weight=1.0,
+        max_bytes=max_bytes,
+        codec="fp32",
+    )
+    for name, rows_qn in bases.tensors.items():
+        error = orthonormality_error(rows_qn)
+        if not error <= ORTHONORMAL:
+            raise UpdateRefused(
+                f"the basis of layer '{name}' must have orthonormal rows to {ORTHONORMAL:g}, "
+                f"got a deviation of {error:.3g}; run the same fedapp version everywhere",
+                reason="not-orthonormal",
+                site=site,
+                round=round,
+            )
+    return bases
 
 
 def check_merge(adapter: Adapter, round: int) -> None:

@@ -24,6 +24,7 @@ from fedapp.text import clean, shown
 MESSAGE_TYPES: dict[Action, str] = {
     Action.DESCRIBE: "query",
     Action.INITIAL: "query.initial",
+    Action.BASES: "query.bases",
     Action.TRAIN: "train",
     Action.LOCAL_ONLY: "train.local_only",
     Action.EVALUATE: "evaluate",

@@ -27,6 +27,12 @@ def model_card(config: RunConfig, site: SiteDescription, summary: Mapping[str, A
     loader = task_info(config).loader(site.peft_config)
     labels = f", num_labels={len(site.label_map)}" if site.label_map else ""
     targets = ", ".join(config.lora.targets)
+    rank = f"rank {config.lora.rank}, alpha {config.lora.alpha:g}, on {targets}"
+    if export := summary.get("export"):
+        rank = (
+            f"rank {export['rank']}, alpha {export['rank']}, on {targets}: the sum of all rounds, "
+            f"with a relative error of {export['relative_error']:.2g}"
+        )
     names = ", ".join(f"{number} = {label}" for number, label in enumerate(site.label_map))
     return f"""---
 library_name: peft
@@ -42,7 +48,7 @@ No record left any site: the sites exchanged adapters of {config.model.source} a
 |---|---|
 | method | `{config.method}`: {METHODS[config.method].summary} |
 | base model | `{site.base_model}`, digest `{site.base_model_digest}` |
-| adapter | rank {config.lora.rank}, alpha {config.lora.alpha:g}, on {targets} |
+| adapter | {rank} |
 | task | {config.model.task}{f"; labels: {names}" if names else ""} |
 | rounds | {config.federation.rounds}, seed {config.seed} |
 | sites | {len(summary["sites"])} trained, {len(summary["held_out"])} held out |

@@ -24,19 +24,25 @@ def write_adapter(
 ) -> dict[str, Any]:
     """Write ``adapter/`` with a card of what is measured so far; return that as a summary."""
     config, site = strategy.config, roster.reference
+    exported = strategy.exported()
     summary: dict[str, Any] = finite(
         summarise(
             config,
             folder.read_metrics(),
             name=folder.path.name,
             totals=totals,
-            adapter_digest=strategy.adapter.digest(),
+            adapter_digest=exported.adapter.digest(),
             missing=missing,
         )
     )
     summary["versions"]["torch"] = site.torch_version
+    if exported.error is not None:
+        rank = exported.peft_config["r"]
+        summary["export"] = {"rank": rank, "relative_error": exported.error}
+        log(f"adapter: all rounds as one of rank {rank}, relative error {exported.error:.2g}")
     card = model_card(config, site, summary)
-    save_peft(strategy.adapter, folder.adapter, site.peft_config, card)
+    peft_config = {**site.peft_config, **exported.peft_config}
+    save_peft(exported.adapter, folder.adapter, peft_config, card)
     return summary
 
 

@@ -18,18 +18,14 @@ from fedapp.exchange import Action, Instruction, Reply
 from fedapp.reported import check_reported
 from fedapp.results import RunFolder
 from fedapp.wire import PayloadCache, content_to_reply
+from server_app.basis_phase import gather_bases
 from server_app.collect import error_text, failure_text, name_node, to_message
 from server_app.handshake import shake_hands
 from server_app.log import warn
+from server_app.packer import NOWHERE, Packer, site_config
 from server_app.roster import Roster
 from server_app.sampling import sample
-from server_app.training_round import (
-    Packer,
-    merge_usable,
-    site_config,
-    train_instructions,
-    validate,
-)
+from server_app.training_round import merge_usable, train_instructions, validate
 from server_app.updates import Update
 
 if TYPE_CHECKING:
@@ -74,6 +70,8 @@ def configure_train(
         strategy.adapter = from_arrays(arrays, strategy.adapter)
     sites = roster.largest_first(sample(roster.sites, strategy.config, round))
     packer = Packer()
+    if strategy.basis_layout() is not None:
+        gather_bases(grid, strategy, roster, round, sites, packer, NOWHERE)
     return _messages(train_instructions(strategy, round, sites, packer), strategy, roster)
 
 

@@ -10,8 +10,8 @@ from fedapp.errors import FedappError, HandshakeError
 from fedapp.exchange import Action, Instruction
 from server_app.collect import Collected, Tick, collect
 from server_app.log import warn
+from server_app.packer import site_config
 from server_app.roster import Roster
-from server_app.training_round import site_config
 
 
 def fetch_initial(

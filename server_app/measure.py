@@ -13,8 +13,8 @@ from fedapp.exchange import Action, Instruction
 from server_app.collect import Tick, collect
 from server_app.log import warn
 from server_app.metrics import Row, site_rows
+from server_app.packer import NOWHERE, Packer, RunPlace, site_config
 from server_app.roster import Roster
-from server_app.training_round import NOWHERE, Packer, RunPlace, site_config
 
 
 @dataclass

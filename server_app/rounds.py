@@ -36,11 +36,12 @@ from server_app.initial import fetch_initial
 from server_app.log import log, names, warn
 from server_app.measure import Measurement, measure
 from server_app.metrics import Row, round_rows
+from server_app.packer import RunPlace
 from server_app.progress import Progress
 from server_app.roster import Roster
 from server_app.sampling import sample, training_sites
 from server_app.strategies.base import BaseStrategy
-from server_app.training_round import RoundResult, RunPlace, TrainingRound
+from server_app.training_round import RoundResult, TrainingRound
 
 OnRound = Callable[[int, Adapter], None]
 
@@ -138,7 +139,7 @@ class RoundLoop:
         self._write_config(self.config, roster)
         self._checkpoint(0, roster)
         if self.on_round is not None:
-            self.on_round(0, self.strategy.adapter)
+            self.on_round(0, self.strategy.exported().adapter)
         return 0
 
     def _resume(self, saved: Checkpoint, roster: Roster) -> int:
@@ -206,7 +207,7 @@ class RoundLoop:
         self._checkpoint(round, roster)
         log(f"{title} · {_describe(rows[-1])}")
         if self.on_round is not None:
-            self.on_round(round, self.strategy.adapter)
+            self.on_round(round, self.strategy.exported().adapter)
 
     def _check_kept(self, result: RoundResult, round: int) -> None:
         """Tell of a site that lost what it kept between its rounds."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from flwr.serverapp import Grid
 
 from fedapp.adapter import Adapter
-from fedapp.codec import Packed, pack
 from fedapp.config import RunConfig
 from fedapp.errors import MergeRefused, MissingReplies, UpdateRefused
 from fedapp.exchange import Action, Instruction, Reply
 from fedapp.validation import check_update
+from server_app.basis_phase import gather_bases
 from server_app.blas import single_thread
 from server_app.collect import POLL_SECONDS, Problem, Tick, collect
 from server_app.log import log, names, warn
+from server_app.packer import NOWHERE, Packer, RunPlace, site_config
 from server_app.rejoin import wait_for_sites
 from server_app.roster import Roster
 from server_app.sampling import needed_replies
@@ -36,46 +37,10 @@ class RoundResult:
     problems: dict[str, Problem] = field(default_factory=dict)
     first: dict[str, Problem] = field(default_factory=dict)  # of each site, also if a repeat helped
     diagnostics: dict[str, float] = field(default_factory=dict)
+    before: dict[str, float] = field(default_factory=dict)  # numbers of what preceded the training
     retries: int = 0
     bytes_down: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class RunPlace:
-    """Which run it is and where its files are, see `fedapp.exchange.Instruction`."""
-
-    run: str = ""
-    progress_file: str = ""
-    state_folder: str = ""
-
-
-NOWHERE = RunPlace()
-
-
-class Packer:
-    """Packs adapters for the way down, always in fp32, the same object only once.
-
-    What a site trains on, what it sends an increment on, and what is tested is then bit for bit the
-    coordinator's model, and an orthonormal factor arrives orthonormal.
-    """
-
-    def __init__(self) -> None:
-        self._packed: dict[int, tuple[Adapter, Packed]] = {}
-
-    def pack(self, payloads: Mapping[str, Adapter]) -> dict[str, Packed]:
-        """Return the payloads as they travel."""
-        return {name: self._one(adapter) for name, adapter in payloads.items()}
-
-    def _one(self, adapter: Adapter) -> Packed:
-        if id(adapter) not in self._packed:
-            self._packed[id(adapter)] = (adapter, pack(adapter))
-        return self._packed[id(adapter)][1]
-
-
-def site_config(config: RunConfig) -> RunConfig:
-    """Return the settings as a site gets them: without the coordinator's own paths."""
-    return config.with_changes({"name": "", "output-dir": "", "resume": ""})
 
 
 def personal_splits(config: RunConfig, round: int) -> tuple[str, ...]:
@@ -235,6 +200,7 @@ class TrainingRound:
         """
         result = RoundResult()
         packer = Packer()
+        self._prepare(round, asked, packer, result)
         updates: dict[str, Update] = {}
         needed = needed_replies(len(asked), self._strategy.config)
         refused: MergeRefused | None = None
@@ -261,6 +227,16 @@ class TrainingRound:
         if refused is not None:
             raise refused
         raise _missing(round, len(asked), needed, len(updates), result)
+
+    def _prepare(self, round: int, asked: list[str], packer: Packer, result: RoundResult) -> None:
+        """Let the sites send what the strategy needs before they train, if it needs anything."""
+        if self._strategy.basis_layout() is None:
+            return
+        phase = gather_bases(
+            self._grid, self._strategy, self._roster, round, asked, packer, self._place, self._tick
+        )
+        result.bytes_down, result.bytes_up = phase.bytes_down, phase.bytes_up
+        result.before = phase.numbers()
 
     def _pause(self, attempt: int, problems: list[Problem]) -> None:
         """Give what broke the time to come up again, more at every repeat."""
@@ -332,7 +308,7 @@ class TrainingRound:
             result.replies = {site: result.replies[site] for site in updates}
         if aggregate is None:
             return False
-        result.diagnostics = aggregate.diagnostics
+        result.diagnostics = {**result.before, **aggregate.diagnostics}
         return True
 
 

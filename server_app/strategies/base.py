@@ -105,6 +105,17 @@ class BaseStrategy(Strategy):
         """Return templates (only the layout counts) of the payloads that ``site`` must send."""
         return {"adapter": self.adapter}
 
+    def basis_layout(self) -> dict[str, Any] | None:
+        """Return the layout of the bases that sites send before they train; None: they send none.
+
+        If there is one, every round begins with `evaluation_payloads` to the sites drawn, which
+        answer with their bases.
+        """
+        return None
+
+    def take_bases(self, round: int, bases: Mapping[str, Adapter], sites: Sequence[str]) -> None:
+        """Take the validated bases, by site, of some or all of the ``sites`` that will train."""
+
     @abstractmethod
     def merge(self, round: int, updates: Sequence[Update]) -> Adapter:
         """Combine validated updates, sorted by site name, into one adapter.

@@ -25,6 +25,7 @@ from fedapp.codec import Packed, pack
 from fedapp.config import RunConfig
 from fedapp.exchange import Action, Failure, Instruction, Reply, SiteDescription
 from fedapp.seeds import derive_seed
+from fedapp.subspaces import random_basis
 from fedapp.wire import (
     content_to_describe,
     content_to_instruction,
@@ -77,6 +78,9 @@ class FakeSite:
         if instruction.action is Action.INITIAL:
             return replace(reply, payloads={"adapter": pack(initial_adapter(config))})
         received = instruction.payloads["adapter"].unpack()
+        if instruction.action is Action.BASES:
+            numbers = {"seconds": 0.1, "basis_tokens": 64.0, "insensitive_share": 0.5}
+            return replace(reply, payloads={"bases": self._bases(instruction)}, numbers=numbers)
         numbers = {"seconds": 0.25, "training_seconds": 0.2, "train_loss": 0.5, "steps": 3.0}
         if instruction.action is Action.EVALUATE:
             return replace(reply, metrics=self._metrics(instruction, "received", received))
@@ -120,10 +124,27 @@ class FakeSite:
             states.save(instruction.round, left, federation.keep_checkpoints)
         return payloads, {"state_round": float(kept.round)} if states else {}
 
+    def _bases(self, instruction: Instruction) -> Packed:
+        config = instruction.config
+        rows = config.dysco.rows or config.lora.rank
+        seeds = {
+            name: derive_seed(config.seed, "basis", self.name, instruction.round, name)
+            for name in instruction.payloads["adapter"].layout.pairs
+        }
+        return pack(
+            Adapter(
+                {},
+                {
+                    name: random_basis(COLUMNS, min(rows, COLUMNS), seed).astype(np.float32)
+                    for name, seed in seeds.items()
+                },
+            )
+        )
+
     def _train(self, instruction: Instruction, received: Adapter) -> Adapter:
         seed = derive_seed(instruction.config.seed, "train", self.name, instruction.round)
         rng = np.random.default_rng(seed)
-        frozen = instruction.config.method == "fedsvd"
+        frozen = instruction.config.method in ("fedsvd", "dysco", "random-boost")
 
         def step(name: str, array: np.ndarray) -> np.ndarray:
             if frozen and name.endswith(".lora_A"):

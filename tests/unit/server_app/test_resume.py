@@ -27,7 +27,7 @@ from server_app.checkpoint import newest_checkpoint
 
 Settings = Callable[..., RunConfig]
 Whole = Callable[[RunConfig], RunFolder]
-METHODS = ("fedavg", "svd", "fedsvd", "subspace-reg")
+METHODS = ("fedavg", "svd", "fedsvd", "subspace-reg", "dysco", "random-boost", "flora")
 
 
 class Interrupted(BaseException):

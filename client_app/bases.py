@@ -1,0 +1,106 @@
+"""A site's directions of no use: what it tells before a round of `dysco`, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from client_app.activations import LayerInput, collect_inputs
+from fedapp.adapter import Adapter
+from fedapp.config import RunConfig
+from fedapp.config_dysco import DyscoSection
+from fedapp.seeds import derive_seed
+from fedapp.subspaces import (
+    Double,
+    Subspace,
+    insensitive_basis,
+    insensitive_subspace,
+    insensitive_subspace_of_tokens,
+)
+
+if TYPE_CHECKING:
+    from client_app.models import ResidentModel
+
+
+@dataclass(frozen=True)
+class SiteBases:
+    """What is sent, and what is reported beside it.
+
+    Attributes
+    ----------
+    bases : Adapter
+        One tensor a pair, by its name: q x in_features, orthonormal rows, fp32.
+    numbers : dict of str to float
+        ``basis_tokens``: tokens that were looked at; ``insensitive_share``: dimension of the
+        insensitive subspace over the number of features, mean over the distinct inputs.
+    """
+
+    bases: Adapter
+    numbers: dict[str, float]
+
+
+def site_bases(
+    resident: ResidentModel,
+    items: Sequence[Mapping[str, Any]],
+    config: RunConfig,
+    *,
+    site: str,
+    round: int,
+) -> SiteBases:
+    """Return directions that the live model's activations on ``items`` do not use.
+
+    One decomposition serves all layers with one input. Inside its subspace every layer has a basis
+    of its own, drawn from the run's seed, the round, the site and the layer. The activations, their
+    Grams and the subspaces stay here.
+
+    Parameters
+    ----------
+    resident : ResidentModel
+        Loaded with the round's model, what was learned before folded into it.
+    items : sequence of mapping
+        Prepared training records.
+    config : RunConfig
+    site : str
+    round : int
+    """
+    settings, rows = config.dysco, config.dysco.rows or config.lora.rank
+    seed = derive_seed(config.seed, "activations", site, round)
+    inputs = collect_inputs(resident, items, config, tokens=settings.tokens, seed=seed)
+    bases: dict[str, Any] = {}
+    shares = []
+    for found in inputs:
+        subspace = None if settings.basis == "eigh" else _subspace(found, rows, settings)
+        if subspace is not None:
+            shares.append(subspace.dimension / subspace.v_nk.shape[0])
+        for layer in found.layers:
+            of_layer = derive_seed(config.seed, "basis", site, round, layer)
+            basis = _bottom(found, rows) if subspace is None else _draw(subspace, rows, of_layer)
+            bases[layer] = basis.astype(np.float32)
+    numbers = {"basis_tokens": float(max(found.tokens for found in inputs))}
+    if shares:
+        numbers["insensitive_share"] = float(np.mean(shares))
+    return SiteBases(Adapter({}, bases), numbers)
+
+
+def _subspace(found: LayerInput, rows: int, settings: DyscoSection) -> Subspace:
+    if found.gram_nn is not None:
+        gram_nn = found.gram_nn.cpu().numpy()
+        return insensitive_subspace(gram_nn, min(rows, len(gram_nn)), settings.energy)
+    assert found.h_tn is not None
+    h_tn = found.h_tn.cpu().numpy()
+    return insensitive_subspace_of_tokens(h_tn, min(rows, h_tn.shape[1]), settings.energy)
+
+
+def _draw(subspace: Subspace, rows: int, seed: int) -> Double:
+    return subspace.draw(min(rows, subspace.v_nk.shape[0]), seed)
+
+
+def _bottom(found: LayerInput, rows: int) -> Double:
+    gram_nn = found.gram_nn
+    if gram_nn is None:
+        assert found.h_tn is not None
+        gram_nn = found.h_tn.T @ found.h_tn
+    return insensitive_basis(gram_nn.cpu().numpy(), min(rows, len(gram_nn)), 0, 0.0, basis="eigh")

@@ -1,0 +1,123 @@
+"""Second moments of what the adapted layers see, against hooks written out by hand."""
+
+import numpy as np
+import pytest
+import torch
+from choice_models import QUESTIONS
+from tiny_families import save_family
+from tiny_residents import by_hand, items_of
+from tiny_residents import tiny_resident as make
+
+from client_app.activations import LayerInput, collect_inputs
+from client_app.models import load_resident
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("family", "targets", "groups"),
+    [
+        ("bert", "query,key,value,intermediate.dense", [3, 1, 3, 1]),
+        ("gpt2", "c_attn,c_fc", [1, 1, 1, 1]),
+        ("llama", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", [3, 1, 2, 1] * 2),
+    ],
+)
+def test_one_gram_a_distinct_input_without_padding(tmp_path, family, targets, groups):
+    resident, config = make(tmp_path, family, targets)
+    items = items_of(resident)
+
+    found = collect_inputs(resident, items, config, tokens=10**6, seed=0)
+
+    assert [len(one.layers) for one in found] == groups
+    assert sorted(name for one in found for name in one.layers) == list(resident.parameters.layers)
+    expected = by_hand(resident, items)
+    tokens = sum(item["length"] for item in items)
+    for one in found:
+        assert one.tokens == tokens
+        gram = one.gram_nn if one.h_tn is None else one.h_tn.T @ one.h_tn
+        for name in one.layers:
+            exact = expected[name].T @ expected[name]
+            torch.testing.assert_close(gram.double(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_longer_padding_changes_nothing(tmp_path):
+    resident, config = make(tmp_path, "bert")
+    items = items_of(resident)
+    longest = config.with_changes({"train.eval-batch-size": 64})
+    alone = config.with_changes({"train.eval-batch-size": 1})
+
+    padded = collect_inputs(resident, items, longest, tokens=10**6, seed=0)
+    unpadded = collect_inputs(resident, items, alone, tokens=10**6, seed=0)
+
+    for a, b in zip(padded, unpadded, strict=True):
+        torch.testing.assert_close(a.gram_nn, b.gram_nn, rtol=1e-4, atol=1e-4)
+        # One row of padding would be seen.
+        assert a.tokens == b.tokens
+
+
+def test_a_seeded_choice_of_exactly_so_many_tokens(tmp_path):
+    resident, config = make(tmp_path, "bert")
+    items = items_of(resident)
+
+    def look(tokens, seed=0):
+        return collect_inputs(resident, items, config, tokens=tokens, seed=seed)[0]
+
+    few, again, other = look(7), look(7), look(7, seed=1)
+
+    assert few.tokens == 7
+    assert few.gram_nn is None
+    assert few.h_tn.shape == (7, 32), "fewer tokens than features: the rows are kept"
+    assert torch.equal(few.h_tn, again.h_tn)
+    assert not torch.equal(few.h_tn, other.h_tn)
+    rows = by_hand(resident, items)[few.layers[0]]
+    for row in few.h_tn.double():
+        assert float((rows - row).abs().amax(dim=1).min()) < 1e-5, "a row of a record"
+
+
+@pytest.mark.parametrize("length", [None, 3])
+def test_rows_and_their_gram_have_one_energy(length):
+    rng = np.random.default_rng(0)
+    h_tn = torch.tensor(rng.standard_normal((5, 4)), dtype=torch.float32)
+    left = torch.tensor(rng.standard_normal((3, 4)), dtype=torch.float32)
+    expected = float((h_tn @ left.T).square().sum())
+    one = LayerInput(["x"])
+    for part in (h_tn[:2], h_tn[2:]):
+        one.add(part, most=5 if length is None else length)
+    assert (one.gram_nn is None) == (length is not None)
+    assert one.energy(left) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_model_is_left_as_it_was(tmp_path):
+    resident, config = make(tmp_path, "bert")
+    resident.model.train()
+    collect_inputs(resident, items_of(resident), config, tokens=5, seed=0)
+    assert resident.model.training
+    resident.model.eval()
+    assert not any(layer._forward_pre_hooks for layer in resident.parameters.layers.values())
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_questions_of_many_choices_are_looked_at_too(tmp_path, family):
+    base, targets = save_family(family, tmp_path / family)
+    flat = {
+        "model.source": str(base),
+        "model.task": "multiple-choice",
+        "lora.targets": targets,
+        "train.eval-batch-size": 2,
+    }
+    config = RunConfig.from_flat(flat)
+    resident = load_resident(config, [])
+    items = resident.task.prepare(QUESTIONS)
+
+    found = collect_inputs(resident, items, config, tokens=10**6, seed=0)
+
+    assert [len(one.layers) for one in found] == [2, 2]
+    assert found[0].tokens == sum(item["length"] for item in items)
+
+
+def test_a_layer_that_sees_no_row_a_token_is_named(tmp_path):
+    resident, config = make(tmp_path, "bert", "query,pooler.dense")
+    if "bert.pooler.dense" not in resident.parameters.layers:
+        pytest.fail(f"the pooler has no pair: {list(resident.parameters.layers)}")
+    with pytest.raises(ConfigError, match="pooler"):
+        collect_inputs(resident, items_of(resident), config, tokens=5, seed=0)

@@ -1,0 +1,99 @@
+"""Stacked sums of products against dense matrices."""
+
+import numpy as np
+import pytest
+
+from fedapp.adapter import Adapter, LoraPair
+from fedapp.stacks import of_rank, recompress, recompress_adapter, stack_adapters, stack_pairs
+
+
+def pair(seed, m=7, n=5, rank=2, scaling=1.5):
+    rng = np.random.default_rng(seed)
+    return LoraPair(
+        rng.standard_normal((m, rank)).astype(np.float32),
+        rng.standard_normal((rank, n)).astype(np.float32),
+        scaling,
+    )
+
+
+def dense(one):
+    return one.scaling * one.b_mr.astype(float) @ one.a_rn.astype(float)
+
+
+def test_a_stack_is_the_weighted_sum():
+    pairs = [pair(0), pair(1, rank=3, scaling=0.5), pair(2)]
+
+    total = stack_pairs(pairs, [0.5, -2.0, 0.25])
+
+    assert (total.rank, total.scaling) == (7, 1.0)
+    expected = 0.5 * dense(pairs[0]) - 2 * dense(pairs[1]) + 0.25 * dense(pairs[2])
+    np.testing.assert_allclose(dense(total), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_pairs_with_one_a_share_its_rows_and_zero_ones_have_none():
+    first, other = pair(0), pair(1)
+    same = LoraPair(pair(2).b_mr, first.a_rn.copy(), 2.0)
+    zero = LoraPair(np.zeros_like(first.b_mr), pair(3).a_rn, 1.0)
+
+    total = stack_pairs([zero, first, other, same], [1.0, 1.0, 1.0, 0.5])
+
+    assert total.rank == 4
+    np.testing.assert_allclose(
+        dense(total), dense(first) + dense(other) + 0.5 * dense(same), rtol=1e-6, atol=1e-6
+    )
+    nothing = stack_pairs([zero, zero], [1.0, 1.0])
+    assert (nothing.rank, np.abs(dense(nothing)).max()) == (2, 0)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+def test_recompression_is_the_best_of_its_rank_and_tells_its_error(rank):
+    whole = stack_pairs([pair(0), pair(1)], [1.0, 1.0])
+    u, s, vt = np.linalg.svd(dense(whole))
+
+    short, error = recompress(whole, rank)
+
+    assert short.rank == rank
+    best = (u[:, :rank] * s[:rank]) @ vt[:rank]
+    np.testing.assert_allclose(dense(short), best, atol=1e-5)
+    assert error == pytest.approx(np.linalg.norm(s[rank:]) / np.linalg.norm(s), abs=1e-6)
+    if rank == 4:
+        assert short is whole, "nothing to do"
+
+
+def test_never_more_than_the_matrix_has():
+    whole = stack_pairs([pair(seed) for seed in range(4)], [1.0] * 4)  # rank 8 of 7 x 5
+    short, error = recompress_adapter(Adapter({"x": whole}), 0)
+    assert short.pairs["x"].rank == 5
+    assert error < 1e-6
+    np.testing.assert_allclose(dense(short.pairs["x"]), dense(whole), atol=1e-5)
+
+
+def test_the_error_of_an_adapter_is_that_of_all_its_products():
+    adapter = Adapter({"x": pair(0, rank=3), "y": pair(1, m=4, n=9, rank=3)})
+    short, error = recompress_adapter(adapter, 1)
+    lost = sum(
+        np.linalg.norm(dense(one) - dense(short.pairs[name])) ** 2
+        for name, one in adapter.pairs.items()
+    )
+    total = sum(np.linalg.norm(dense(one)) ** 2 for one in adapter.pairs.values())
+    assert error == pytest.approx(np.sqrt(lost / total), rel=1e-5)
+    zero = adapter.map(lambda name, array: array * np.float32(name.endswith("A")))
+    assert recompress_adapter(zero, 1)[1] == 0
+
+
+def test_one_rank_and_scaling_for_all():
+    adapter = Adapter({"x": pair(0, rank=3), "y": pair(1, rank=1)}, {"h": np.ones(2, np.float32)})
+    even = of_rank(adapter, 4, 0.5)
+    for name, one in adapter.pairs.items():
+        assert (even.pairs[name].rank, even.pairs[name].scaling) == (4, 0.5)
+        np.testing.assert_allclose(dense(even.pairs[name]), dense(one), rtol=1e-6, atol=1e-6)
+    assert list(even.tensors) == ["h"]
+
+
+def test_stacked_adapters_leave_tensors_out():
+    one, two = (Adapter({"x": pair(k)}, {"h": np.ones(2, np.float32)}) for k in range(2))
+    total = stack_adapters([one, two], [1.0, 3.0])
+    np.testing.assert_allclose(
+        dense(total.pairs["x"]), dense(one.pairs["x"]) + 3 * dense(two.pairs["x"]), rtol=1e-5
+    )
+    assert not total.tensors
