@@ -63,7 +63,7 @@ class Scaffold(ServerAlgorithm):
 
     def expected(self, round: Round, site: str) -> dict[str, Adapter]:
         """Return the layout of c."""
-        return {UP: self.payloads(round, site)[DOWN]}
+        return {UP: zeros(round.sent(site), round.contributes)}
 
     def absorb(
         self, round: Round, updates: Sequence[Update], previous: Adapter, model: Adapter
