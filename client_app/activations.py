@@ -58,13 +58,25 @@ class LayerInput:
         else:
             self.h_tn = rows_tn if self.h_tn is None else torch.cat([self.h_tn, rows_tn])
 
+    @property
+    def features(self) -> int:
+        """Numbers of a row."""
+        return int(self._counted.shape[1])
+
+    @property
+    def _counted(self) -> Tensor:
+        counted = self.gram_nn if self.h_tn is None else self.h_tn
+        if counted is None:
+            raise ValueError(f"no row of layer '{self.layers[0]}' was counted")
+        return counted
+
     def energy(self, left_qn: Tensor) -> float:
         """Return ``sum_t ||L h_t||^2`` of a matrix L."""
-        left_qn = left_qn.double()
+        counted = self._counted.double()
+        left_qn = left_qn.to(counted)
         if self.gram_nn is None:
-            assert self.h_tn is not None
-            return float((self.h_tn.double() @ left_qn.T).square().sum())
-        return float(((left_qn @ self.gram_nn.double()) * left_qn).sum())
+            return float((counted @ left_qn.T).square().sum())
+        return float(((left_qn @ counted) * left_qn).sum())
 
 
 def collect_inputs(

@@ -15,6 +15,7 @@ from client_app.evaluation import evaluate
 from client_app.failures import to_failure
 from client_app.feedback import encode_payloads
 from client_app.folding import Folding
+from client_app.interference import measure_interference
 from client_app.methods.base import LocalRule
 from client_app.models import ResidentModel, base_loads, load_resident
 from client_app.optimizers import planned_steps
@@ -125,6 +126,9 @@ class LocalSite:
             rule.load_state_dict(of_method)
         work.resident.parameters.load(rule.start(received))
         before, seconds_before = self._measure(work, "received")
+        disturbed = measure_interference(
+            work.resident, items, config, received, site=self.data.site, round=instruction.round
+        )
         steps = planned_steps(config.train, len(items), config.train.local_epochs)
         rule.begin(received, instruction.settings, steps)
         result = train(
@@ -152,7 +156,11 @@ class LocalSite:
             _part(kept.state, _FEEDBACK) if feedback else None,
             new_basis=rule.moves_basis,
         )
-        numbers = {**rule.numbers(), **_numbers(result, seconds_before + seconds_after)}
+        numbers = {
+            **rule.numbers(),
+            **disturbed,
+            **_numbers(result, seconds_before + seconds_after),
+        }
         state = {f"{_METHOD}{name}": value for name, value in rule.state_dict().items()}
         state |= {f"{_FEEDBACK}{name}": value for name, value in left.items()}
         if state:

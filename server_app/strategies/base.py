@@ -25,6 +25,7 @@ from fedapp.validation import check_merge
 from server_app.algorithms.base import Round, ServerAlgorithm, Weighted
 from server_app.blame import largest_update
 from server_app.diagnostics import round_diagnostics
+from server_app.interference import Interference
 from server_app.log import log, warn
 from server_app.sampling import training_sites
 from server_app.updates import Update
@@ -77,6 +78,7 @@ class BaseStrategy(Strategy):
         self.config = config
         named = ALGORITHMS[config.federation.algorithm].server
         self.algorithm: ServerAlgorithm = algorithm or load_half(named)(config)
+        self.interference = Interference(config)
         self.roster: Roster | None = None
         self._adapter: Adapter | None = None
 
@@ -146,6 +148,11 @@ class BaseStrategy(Strategy):
         """Return the global model as one adapter that plain PEFT loads."""
         return Exported(self.adapter)
 
+    def weights(self, updates: Sequence[Update]) -> list[float]:
+        """Return the factor of each site's work in the merged model."""
+        total = sum(update.weight for update in updates)
+        return [update.weight / total for update in updates]
+
     def contributes(self, name: str) -> bool:
         """Whether what a site sends of an array is its own work, see ``LocalRule.contributes``."""
         return True
@@ -167,16 +174,21 @@ class BaseStrategy(Strategy):
     def state_dict(self) -> State:
         """What must survive a restart: adapters, numpy arrays and JSON values by name."""
         state: State = {"adapter": self.adapter}
-        state.update({f"algorithm.{k}": v for k, v in self.algorithm.state_dict().items()})
+        for name, part in self._parts().items():
+            state.update({f"{name}.{k}": v for k, v in part.state_dict().items()})
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`."""
         self.adapter = state["adapter"]
-        prefix = "algorithm."
-        self.algorithm.load_state_dict(
-            {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        )
+        for name, part in self._parts().items():
+            prefix = f"{name}."
+            part.load_state_dict(
+                {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+            )
+
+    def _parts(self) -> dict[str, ServerAlgorithm | Interference]:
+        return {"algorithm": self.algorithm, "interference": self.interference}
 
     # ---- what the round loop calls ----------------------------------------------------------
 
@@ -217,8 +229,14 @@ class BaseStrategy(Strategy):
             check_merge(stepped, round)
             diagnostics = self._diagnose(round, previous, adjusted, merged)
             self.algorithm.absorb(around, updates, previous, stepped)
+            self.interference.remember(around, adjusted, self.weights(adjusted))
             model = self.accept(round, stepped)
-            diagnostics = {**diagnostics, **self.algorithm.numbers(), **self.numbers()}
+            diagnostics = {
+                **diagnostics,
+                **self.algorithm.numbers(),
+                **self.interference.numbers(updates),
+                **self.numbers(),
+            }
         except np.linalg.LinAlgError as error:
             self.load_state_dict(before)
             raise MergeRefused(
@@ -237,9 +255,9 @@ class BaseStrategy(Strategy):
         return Aggregate(model, diagnostics)
 
     def sends(self, round: int, site: str) -> dict[str, Adapter]:
-        """Return all that ``site`` receives: the method's payloads and the algorithm's."""
+        """Return all that ``site`` receives: the method's payloads and what is beside it."""
         more = self.algorithm.payloads(self._around(round), site)
-        return {**self.payloads(round, site), **more}
+        return {**self.payloads(round, site), **more, **self.interference.payloads(site)}
 
     def sends_settings(self, round: int, site: str) -> dict[str, Scalar]:
         """Return all numbers that ``site`` receives."""

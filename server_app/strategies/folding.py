@@ -82,6 +82,12 @@ class Folding(BaseStrategy):
                 self._require_own_a(round, update)
         return stack_products(updates, mean=self.config.dysco.merge_scale == "mean")
 
+    def weights(self, updates: Sequence[Update]) -> list[float]:
+        """Return the factors of the products, by ``dysco.merge-scale``."""
+        if self.config.dysco.merge_scale == "sum":
+            return [1.0] * len(updates)
+        return super().weights(updates)
+
     def recompose(self, parts: Weighted) -> Adapter:
         """Return a sum as stacked factors, exactly."""
         weights, adapters = [weight for weight, _ in parts], [adapter for _, adapter in parts]

@@ -1,0 +1,92 @@
+"""How far the others' updates of a round move what a site computes: what the sites need for it.
+
+A site measures ``sum_{k != j} p_k DW_k`` of the last round on its own activations and reports one
+number. It is told the sum, in factors that an SVD has mixed, which it could also take from two
+received models: no site sees another's update (with two sites the other's is all there is), and no
+activation leaves a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedapp.adapter import Adapter, LoraPair
+from fedapp.config import RunConfig
+from fedapp.lowrank import increment
+from fedapp.products import compress
+from fedapp.state import State
+from server_app.algorithms.base import Round
+from server_app.updates import Update
+
+OTHERS, OWN = "others_work", "own_work"
+"""Payloads: the weighted work of all other sites, and of the site itself, in the last round."""
+NUMBERS = ("interference", "own_effect")
+"""What a site reports, see ``client_app.interference``."""
+RANK_CAP = 64
+
+
+class Interference:
+    """Remembers a round's weighted work of every site until the next one.
+
+    Parameters
+    ----------
+    config : RunConfig
+        ``federation.interference`` says whether anything is done at all.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._on = config.federation.interference
+        self._work: dict[str, Adapter] = {}
+        self._shown: dict[str, dict[str, Adapter]] = {}
+
+    def payloads(self, site: str) -> dict[str, Adapter]:
+        """Return what ``site`` needs to measure; nothing before round 2."""
+        if not self._work:
+            return {}
+        if site not in self._shown:
+            others = [(1.0, work) for name, work in self._work.items() if name != site]
+            shown = {OTHERS: compress(others, RANK_CAP)[0]} if others else {}
+            if site in self._work:
+                shown[OWN] = self._work[site]
+            self._shown[site] = shown
+        return self._shown[site]
+
+    def remember(self, round: Round, updates: Sequence[Update], weights: Sequence[float]) -> None:
+        """Keep ``w_k (DW_k - DW_sent)`` of every site."""
+        if not self._on:
+            return
+        self._shown = {}
+        self._work = {
+            update.site: _work(update.adapter, round.sent(update.site), weight)
+            for update, weight in zip(updates, weights, strict=True)
+        }
+
+    def numbers(self, updates: Sequence[Update]) -> dict[str, float]:
+        """Return means over the sites that have measured, and the mean of their ratios."""
+        found = [u.numbers for u in updates if all(name in u.numbers for name in NUMBERS)]
+        if not found:
+            return {}
+        means = {name: sum(numbers[name] for numbers in found) / len(found) for name in NUMBERS}
+        own = means["own_effect"]
+        return {**means, **({"interference_ratio": means["interference"] / own} if own else {})}
+
+    def state_dict(self) -> State:
+        """The work of the last round."""
+        return {f"work.{site}": work for site, work in self._work.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`."""
+        self._shown = {}
+        self._work = {name.removeprefix("work."): work for name, work in state.items() if self._on}
+
+
+def _work(update: Adapter, sent: Adapter, weight: float) -> Adapter:
+    pairs = {}
+    for name, pair in update.pairs.items():
+        start = sent.pairs[name]
+        factors = pair.b_mr, pair.a_rn
+        if start.b_mr.any():
+            factors = increment(*factors, start.b_mr, start.a_rn)  # type: ignore[assignment]
+        pairs[name] = LoraPair(factors[0], factors[1], weight * pair.scaling)
+    return Adapter(pairs)
