@@ -213,6 +213,25 @@ def regressions(config: RunConfig, count: int = 3, seed: int = 0) -> QuadraticFe
     return QuadraticFederation(config, sites, Adapter(pairs, tensors))
 
 
+def bases_of(federation: QuadraticFederation, number: int) -> None:
+    """Do the first phase of a round where the method has one, with random orthonormal rows."""
+    layout = federation.strategy.basis_layout()
+    if layout is None:
+        return
+    rng = np.random.default_rng(number)
+    bases = {
+        site.name: Adapter(
+            {},
+            {
+                name: np.linalg.qr(rng.standard_normal(shape[::-1]))[0].T.astype(np.float32)
+                for name, shape in layout["tensors"].items()
+            },
+        )
+        for site in federation.sites
+    }
+    federation.strategy.take_bases(number, bases, sorted(bases))
+
+
 def snapshot(strategy: BaseStrategy) -> State:
     """Return the strategy's state as a checkpoint would give it back."""
     return join_state(*split_state(strategy.state_dict()))

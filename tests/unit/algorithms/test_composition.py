@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import numpy as np
 import pytest
-from quadratic import QuadraticFederation, quadratic_config, regressions, snapshot
+from quadratic import bases_of, quadratic_config, regressions, snapshot
 
 from client_app.algorithms.base import LocalAlgorithm
 from client_app.algorithms.compose import Composed, build_rule
@@ -16,28 +15,6 @@ from fedapp.config import RunConfig, settings
 from fedapp.registry import ALGORITHMS, METHODS, load_half
 from server_app.app import build_strategy
 from server_app.strategies.base import BaseStrategy
-
-TWO_PHASES = {name for name in METHODS if name == "dysco"}
-"""Methods whose strategy needs a first phase of messages, see `bases_of`."""
-
-
-def bases_of(federation: QuadraticFederation, number: int) -> None:
-    """Do the first phase of a round where the method has one, with random orthonormal rows."""
-    strategy = federation.strategy
-    layout = getattr(strategy, "basis_layout", lambda: None)()
-    if layout is None:
-        return
-    from fedapp.adapter import Adapter
-
-    rng = np.random.default_rng(number)
-    bases = {}
-    for site in federation.sites:
-        rows = {
-            name: np.linalg.qr(rng.standard_normal(shape[::-1]))[0].T.astype(np.float32)
-            for name, shape in layout["tensors"].items()
-        }
-        bases[site.name] = Adapter({}, rows)
-    strategy.take_bases(number, bases, sorted(bases))
 
 
 def test_every_algorithm_is_a_setting() -> None:

@@ -301,7 +301,9 @@ def instruction(**changes: str) -> Instruction:
 
 
 def test_where_a_site_keeps_its_states(tmp_path: Path) -> None:
-    place = site_states(instruction(run=RUN, state_folder=str(tmp_path)), LAYOUT, "federation.error-feedback")
+    place = site_states(
+        instruction(run=RUN, state_folder=str(tmp_path)), LAYOUT, "federation.error-feedback"
+    )
     assert place is not None
     assert place.folder.is_relative_to(tmp_path)
 
