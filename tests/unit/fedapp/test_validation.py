@@ -203,7 +203,7 @@ def test_a_malformed_update_is_refused_with_reason_site_and_round(what):
 
 
 def test_every_reason_is_explained_and_produced():
-    elsewhere = {"bad-metrics"}  # test_reported.py
+    elsewhere = {"bad-metrics", "not-orthonormal"}  # test_reported.py, test_basis_phase.py
     assert {reason for _, _, reason, _ in REFUSED.values()} | elsewhere == set(REASONS)
     assert all(REASONS.values())
 
