@@ -8,7 +8,7 @@ from typing import Any
 import fedapp
 from fedapp.config import RunConfig
 from fedapp.exchange import SiteDescription
-from fedapp.registry import METHODS
+from fedapp.registry import ALGORITHMS, METHODS
 from fedapp.tasks import columns, task_info
 
 
@@ -34,6 +34,7 @@ def model_card(config: RunConfig, site: SiteDescription, summary: Mapping[str, A
             f"with a relative error of {export['relative_error']:.2g}"
         )
     names = ", ".join(f"{number} = {label}" for number, label in enumerate(site.label_map))
+    algorithm = config.federation.algorithm
     return f"""---
 library_name: peft
 base_model: {base}
@@ -43,10 +44,11 @@ tags: [lora, federated-learning, fedapp, {config.method}]
 # {summary["name"]}: a LoRA adapter trained by {len(summary["sites"])} sites together
 
 No record left any site: the sites exchanged adapters of {config.model.source} and their metrics.
-
+{_personal(config)}
 | | |
 |---|---|
 | method | `{config.method}`: {METHODS[config.method].summary} |
+| algorithm | `{algorithm}`: {ALGORITHMS[algorithm].summary} |
 | base model | `{site.base_model}`, digest `{site.base_model_digest}` |
 | adapter | {rank} |
 | task | {config.model.task}{f"; labels: {names}" if names else ""} |
@@ -78,6 +80,18 @@ model = PeftModel.from_pretrained(base, "path/to/this/folder")
 
 An adapter is a derived work of its base model and of the records it was trained on: the licence of
 `{site.base_model}` and the sites' data agreements apply. The software is Apache-2.0.
+"""
+
+
+def _personal(config: RunConfig) -> str:
+    """Say what is missing in the adapter of a method that has no one model."""
+    own = METHODS[config.method].personal
+    if not own:
+        return ""
+    return f"""
+**This is the shared part alone.** With `{config.method}` {own} are each site's own and never left
+it; in their place here stand the numbers that training began with. It is a start for a site that
+trains its own, not a model to predict with; the metrics below are those of the sites' own models.
 """
 
 

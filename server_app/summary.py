@@ -61,6 +61,7 @@ def summarise(
     sites = {site: table[site] for site in table if site not in held_out}
     return {
         "method": config.method,
+        "algorithm": config.federation.algorithm,
         "seed": config.seed,
         "name": name,
         "status": "completed",

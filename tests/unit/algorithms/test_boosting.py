@@ -1,4 +1,4 @@
-"""The algorithms where every round trains a fresh B in a basis of its own: products, not factors."""
+"""The algorithms where every round trains a fresh B in its own basis: products, not factors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def product(adapter: Adapter) -> np.ndarray:
 
 
 def learned(federation: QuadraticFederation) -> np.ndarray:
-    """All that was folded; a site of `quadratic` does not add it to its loss, which is no matter."""
+    """All that was folded (which the sites of `quadratic` do not add to their losses)."""
     folded = snapshot(federation.strategy).get("folded")
     return np.zeros((6, 5)) if folded is None else product(folded)
 
