@@ -104,6 +104,9 @@ class QuadraticSite:
     steps: int
     live: AdapterParameters
     kept: list[tuple[Any, Any]] = field(default_factory=list)  # as on disk, a state a round
+    started: Adapter = field(
+        default_factory=lambda: Adapter({})
+    )  # what the last training began with
 
     def train(self, strategy: BaseStrategy, round: int) -> Reply:
         """Do what `LocalSite` does in a training round, keep state, and return the reply."""
@@ -116,7 +119,8 @@ class QuadraticSite:
         if self.kept:
             tensors, described = self.kept[-1]
             rule.load_state_dict(join_state(tensors, described))
-        self.live.load(rule.start(received))
+        self.started = rule.start(received)
+        self.live.load(self.started)
         rule.begin(received, strategy.sends_settings(round, self.name), self.steps)
         loss = SimpleNamespace(
             collate=lambda items: {}, loss=lambda model, batch: self.loss(self.live)

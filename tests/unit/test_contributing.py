@@ -36,24 +36,24 @@ def run(code: str, **names: Any) -> dict[str, Any]:
 
 
 def test_the_setting_fits_into_the_settings() -> None:
-    space = run(block("class FedproxSection"), **vars(config_module))
-    line = block("fedprox: FedproxSection").strip()
+    space = run(block("class NearbySection"), **vars(config_module))
+    line = block("nearby: NearbySection").strip()
     code = f"class Config(RunConfig):\n    {line}\n"
-    config = run(code, RunConfig=RunConfig, Field=Field, FedproxSection=space["FedproxSection"])
+    config = run(code, RunConfig=RunConfig, Field=Field, NearbySection=space["NearbySection"])
 
-    built = config["Config"].model_validate({"fedprox": {"mu": 0.5}})
-    assert built.fedprox.mu == 0.5
+    built = config["Config"].model_validate({"nearby": {"mu": 0.5}})
+    assert built.nearby.mu == 0.5
     with pytest.raises(ValueError, match="mu"):
-        config["Config"].model_validate({"fedprox": {"mu": -1}})
+        config["Config"].model_validate({"nearby": {"mu": -1}})
 
 
 def test_the_client_half_adds_the_exact_gradient() -> None:
-    rule_class = run(block("class FedProx(LocalRule)"))["FedProx"]
+    rule_class = run(block("class Nearby(LocalRule)"))["Nearby"]
     generator = torch.Generator().manual_seed(0)
     weight = nn.Parameter(torch.randn(3, 2, generator=generator))
     parameters = SimpleNamespace(named_arrays=lambda: iter([("classifier.weight", weight)]))
     mu = 0.3
-    rule = rule_class(SimpleNamespace(fedprox=SimpleNamespace(mu=mu)), parameters)
+    rule = rule_class(SimpleNamespace(nearby=SimpleNamespace(mu=mu)), parameters)
     start = weight.detach().clone()
     rule.begin({}, {}, 1)
     with torch.no_grad():
@@ -86,15 +86,36 @@ def test_the_server_half_merges_on_the_base_strategy() -> None:
     np.testing.assert_array_equal(merged.pairs["q"].b_mr, expected)
 
 
+def test_the_algorithm_takes_the_published_steps() -> None:
+    space = run(block("class FedYogi(ServerAlgorithm)"))
+    b1, b2, eta, tau = (space[name] for name in ("BETA_1", "BETA_2", "ETA", "TAU"))
+    strategy = load_half(METHODS["fedavg"].server)(
+        RunConfig.from_flat({"method": "fedavg"}), space["FedYogi"](RunConfig())
+    )
+    rng = np.random.default_rng(0)
+    strategy.begin(Adapter({}, {"head": np.zeros(3, np.float32)}))
+    w, m, v = np.zeros(3), np.zeros(3), np.full(3, tau**2)
+    for number in (1, 2, 3):
+        merged = rng.standard_normal(3).astype(np.float32)
+        if number == 3:  # as after a resume
+            strategy.load_state_dict(dict(strategy.state_dict()))
+        strategy.aggregate(number, [Update("site", 1.0, pack(Adapter({}, {"head": merged})))])
+        d = merged - w
+        m = b1 * m + (1 - b1) * d
+        v = v - (1 - b2) * d**2 * np.sign(v - d**2)
+        w = w + eta * m / (np.sqrt(v) + tau)
+        np.testing.assert_allclose(strategy.adapter.tensors["head"], w, rtol=1e-4)
+
+
 def test_the_registry_line_names_a_server_half_that_exists() -> None:
-    line = block('"fedprox": Method(').strip().rstrip(",")
+    line = block('"nearby": Method(').strip().rstrip(",")
     (method,) = run(f"methods = {{{line}}}", Method=Method)["methods"].values()
     assert load_half(method.server) is load_half(METHODS["fedavg"].server)
-    assert method.client == "client_app.methods.fedprox:FedProx"
+    assert method.client == "client_app.methods.nearby:Nearby"
 
 
 def test_the_files_and_commands_that_it_names_exist() -> None:
     paths = set(re.findall(r"`((?:fedapp|server_app|client_app|docs|tests|\.ci)/[\w./-]*)", TEXT))
     assert "fedapp/registry.py" in paths
-    missing = {p for p in paths if not (ROOT / p).exists()} - {"client_app/methods/fedprox.py"}
+    missing = {p for p in paths if not (ROOT / p).exists()} - {"client_app/methods/nearby.py"}
     assert not missing

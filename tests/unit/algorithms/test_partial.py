@@ -53,32 +53,14 @@ def test_fedsa_averages_a_and_every_site_goes_on_with_its_own_b_and_head() -> No
     federation = regressions(quadratic_config(method="fedsa-lora", train__learning_rate=0.05))
     own: dict[str, dict[str, np.ndarray]] = {}
     for number in (1, 2, 3):
-        started = {}
-        for site in federation.sites:
-            begin = site.train
-
-            def spied(strategy, round, site=site, begin=begin):  # type: ignore[no-untyped-def]
-                load = site.live.load
-
-                def note(adapter: Adapter) -> None:
-                    started[site.name] = dict(adapter.arrays())
-                    load(adapter)
-
-                site.live.load = note  # type: ignore[method-assign]
-                try:
-                    return begin(strategy, round)
-                finally:
-                    site.live.load = load  # type: ignore[method-assign]
-
-            site.train = spied  # type: ignore[method-assign]
         shared = federation.strategy.adapter.pairs["q"].a_rn
         updates = federation.round(number)
         for site in federation.sites:
-            del site.train  # the instance's own
-            np.testing.assert_array_equal(started[site.name]["q.lora_A"], shared)
+            started = dict(site.started.arrays())
+            np.testing.assert_array_equal(started["q.lora_A"], shared)
             for name in ("q.lora_B", "head.weight"):
                 expected = own.get(site.name, dict(federation.initial.arrays()))[name]
-                np.testing.assert_array_equal(started[site.name][name], expected)
+                np.testing.assert_array_equal(started[name], expected)
             own[site.name] = {n: a.copy() for n, a in site.live.read().arrays()}
         assert set(updates[0].payloads["adapter"].layout.tensors) == {"q.lora_A"}
         a_rn = sum(p * u.adapter.tensors["q.lora_A"] for p, u in zip(SHARES, updates, strict=True))
@@ -98,7 +80,7 @@ def test_what_must_not_travel_is_refused(method: str) -> None:
     whole = dict(site.live.read().arrays())
     payloads = {"adapter": pack(Adapter({}, whole))}
 
-    with pytest.raises(UpdateRefused, match="site site-1, round 1: tensor '.*' is not part of"):
+    with pytest.raises(UpdateRefused, match=r"site site-1, round 1: tensor '.*' is not part of"):
         validate(federation.strategy, 1, type(reply)(**{**vars(reply), "payloads": payloads}))
 
 
@@ -124,7 +106,9 @@ def test_a_run_must_begin_with_the_seeded_adapter() -> None:
 
 
 def test_a_held_out_site_has_no_model_of_its_own() -> None:
-    with pytest.raises(ConfigError, match="federation.held-out names Basel, but with method fedsa"):
+    with pytest.raises(
+        ConfigError, match=r"federation\.held-out names Basel, but with method fedsa"
+    ):
         quadratic_config(method="fedsa-lora", federation__held_out="Basel")
 
 
