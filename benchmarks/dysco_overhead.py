@@ -1,0 +1,171 @@
+"""What Dysco adds to a round: bases at a site, folding, fusing at the coordinator.
+
+Usage:
+    python -m benchmarks.dysco_overhead
+    python -m benchmarks.dysco_overhead --data embedded:sentiment --steps 30 --repetitions 5
+    python -m benchmarks.dysco_overhead kernels --features 384 2048 4096
+
+Each repetition runs the site's basis phase, the folding and unfolding of what was learned, and the
+local steps of one round, in processor time (which other programs disturb less) and in wall time;
+the overhead is the median of the ratios. ``kernels`` measures one layer's decomposition and one
+layer's fusion at other widths, from which larger models can be projected: multiply by the number
+of distinct inputs. Results: benchmarks/results/dysco_overhead.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from client_app.bases import site_bases
+from client_app.data import load_usable_sites
+from client_app.data.site_data import SiteData
+from client_app.folding import Folding
+from client_app.methods.dysco import Dysco
+from client_app.models import load_resident
+from client_app.runtime import compute_settings
+from client_app.training import train
+from fedapp.adapter import Adapter, LoraPair
+from fedapp.config import RunConfig
+from fedapp.subspaces import (
+    fuse_bases,
+    insensitive_subspace,
+    insensitive_subspace_of_tokens,
+    random_basis,
+)
+
+RESULT = Path(__file__).resolve().parent / "results" / "dysco_overhead.json"
+SITES = 4
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float]:
+    """Return processor and wall time of a call, in seconds."""
+    processor, wall = time.process_time(), time.perf_counter()
+    work()
+    return time.process_time() - processor, time.perf_counter() - wall
+
+
+def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[str, Any]:
+    """Measure the parts of a round of one site."""
+    flat = {"method": "dysco", "data.source": data, "train.threads": 1, "dysco.tokens": tokens}
+    if data == "embedded:sentiment":
+        flat |= {"data.partition": "dirichlet"}
+    config = RunConfig.from_flat({**flat, "train.max-steps": steps, "train.local-epochs": 1000})
+    sites = load_usable_sites(config).values()
+    site = max((s for s in sites if isinstance(s, SiteData)), key=lambda s: len(s.splits["train"]))
+    resident = load_resident(config, site.label_map)
+    items = resident.task.prepare(site.splits["train"])
+    resident.parameters.load(resident.parameters.initial(0))
+    delta = _delta(resident.parameters.pairs, config.dysco.folded_rank)
+
+    def bases() -> None:
+        site_bases(resident, items, config, site=site.site, round=1)
+
+    def fold() -> None:
+        with Folding(resident) as folding:
+            folding.apply(delta)
+
+    def steps_of_a_round() -> None:
+        epochs = -(-steps * config.train.batch_size // len(items)) + 1
+        train(resident, items, Dysco(config, resident.parameters), config, seed=0, first_step=0,
+              total_steps=steps, epochs=epochs)  # fmt: skip
+
+    shapes = [tuple(pair.a_rn.shape) for pair in resident.parameters.pairs.values()]
+    parts = {"bases": bases, "fold": fold, "training": steps_of_a_round, "fuse": _fuse(shapes)}
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in parts}
+    with compute_settings(config.train, resident.device):
+        for repetition in range(repetitions + 1):
+            for name, work in parts.items():
+                seconds = timed(work)
+                if repetition:  # the first one warms up
+                    runs[name].append(seconds)
+    result: dict[str, Any] = {"data": data, "steps": steps, "tokens": tokens, "layers": len(shapes)}
+    for kind, index in (("processor", 0), ("wall", 1)):
+        of = {name: [run[index] for run in found] for name, found in runs.items()}
+        # What was learned is folded twice a round: for the bases, and for the training.
+        added = [b + 2 * f for b, f in zip(of["bases"], of["fold"], strict=True)]
+        ratios = [a / t for a, t in zip(added, of["training"], strict=True)]
+        result[kind] = {name: statistics.median(values) for name, values in of.items()}
+        result[kind]["overhead"] = statistics.median(ratios)
+    return result
+
+
+def measure_kernels(features: list[int], tokens: int, repetitions: int) -> list[dict[str, Any]]:
+    """Measure one layer's decomposition, by its Gram and by its tokens, and one layer's fusion."""
+    rows = []
+    for width in features:
+        h_tn = np.random.default_rng(0).standard_normal((tokens, width)).astype(np.float32)
+        parts: dict[str, Callable[[], Any]] = {
+            "tokens": lambda h=h_tn: insensitive_subspace_of_tokens(h, 8, 0.01).draw(8, 0),
+            "fuse": _fuse([(8, width)]),
+        }
+        if width <= 2048:
+            gram_nn = h_tn.T @ h_tn
+            parts["gram"] = lambda g=gram_nn: insensitive_subspace(g, 8, 0.01).draw(8, 0)
+        row: dict[str, Any] = {"features": width, "tokens": tokens}
+        for name, work in parts.items():
+            row[name] = statistics.median(timed(work)[0] for _ in range(repetitions))
+        rows.append(row)
+    return rows
+
+
+def _delta(pairs: dict[str, Any], rank: int) -> Adapter:
+    rng = np.random.default_rng(0)
+    return Adapter(
+        {
+            name: LoraPair(
+                rng.standard_normal((pair.b_mr.shape[0], rank)).astype(np.float32),
+                rng.standard_normal((rank, pair.a_rn.shape[1])).astype(np.float32),
+                1e-6,
+            )
+            for name, pair in pairs.items()
+        }
+    )
+
+
+def _fuse(shapes: list[tuple[int, ...]]) -> Callable[[], None]:
+    bases = [[random_basis(n, r, site) for site in range(SITES)] for r, n in shapes]
+
+    def work() -> None:
+        for (rank, _), stacks in zip(shapes, bases, strict=True):
+            fuse_bases(stacks, rank)
+
+    return work
+
+
+def main() -> None:
+    """Measure, print, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("what", nargs="?", default="round", choices=("round", "kernels"))
+    parser.add_argument("--data", default="embedded:sentiment")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--features", type=int, nargs="+", default=[384, 2048, 4096])
+    parser.add_argument("--repetitions", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found: Any
+    if options.what == "round":
+        found = measure_round(options.data, options.steps, options.tokens, options.repetitions)
+    else:
+        found = measure_kernels(options.features, options.tokens, options.repetitions)
+    content = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    content[options.what] = found
+    content["machine"] = {"cores": os.cpu_count(), "machine": platform.machine(), "threads": 1}
+    content["versions"] = {"torch": torch.__version__, "numpy": np.__version__}
+    RESULT.write_text(json.dumps(content, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
