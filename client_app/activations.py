@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 Items = Sequence[Mapping[str, Any]]
 
+BATCH = 8
+"""Most records of a forward pass."""
+
 
 @dataclass
 class LayerInput:
@@ -105,9 +108,10 @@ def collect_inputs(
     """
     rng = np.random.default_rng(seed)
     drawn = _draw(items, tokens, rng)
+    # Small batches of like lengths: padding would be most of a batch of all.
     batches = [
         resident.task.collate([drawn[i] for i in indices])
-        for indices in ordered_batches(drawn, config.train.eval_batch_size)
+        for indices in ordered_batches(drawn, min(BATCH, config.train.eval_batch_size))
     ]
     masks = [_real(batch).flatten() for batch in batches]
     chosen = _choose(masks, tokens, rng)

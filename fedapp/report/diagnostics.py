@@ -56,6 +56,14 @@ DIAGNOSTICS = (
         {"merged and exact": "merge_error"},
         high=None,
     ),
+    Diagnostic(
+        "interference",
+        "Interference",
+        "How far the work of the round before moves the adapted layers' outputs at a hospital: the "
+        "others' work beside its own.",
+        {"work of the others": "interference", "its own work": "own_effect"},
+        high=None,
+    ),
 )
 
 
