@@ -342,6 +342,8 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
     """Settle what settings must agree on; to leave such draws out would leave few."""
     if flat["model.task"] != "sequence-classification":
         flat["data.labels"] = ""
+    if METHODS[flat["method"]].personal:
+        flat["federation.held-out"] = ""
     if flat["train.optimizer"] != "sgd":
         flat["scaffold.variate"] = "gradients"
     tokens = min(flat["train.generate-tokens"], flat["model.max-length"] - 1)
