@@ -37,7 +37,7 @@ class Folding:
     """
 
     def __init__(self, resident: ResidentModel) -> None:
-        self._layers = resident.parameters.layers
+        self._parameters = resident.parameters
         self._pristine: dict[str, Tensor] = {}
         self._hooks: list[RemovableHandle] = []
 
@@ -67,7 +67,7 @@ class Folding:
         self._check(delta)
         with torch.no_grad(), full_precision():
             for name, pair in delta.pairs.items():
-                base: Any = self._layers[name].get_base_layer()
+                base: Any = self._parameters.layers[name].get_base_layer()
                 b_mr, a_rn = (_on(array, base.weight) for array in (pair.b_mr, pair.a_rn))
                 if _can_fold(base.weight):
                     self._fold(name, base, pair.scaling, b_mr, a_rn)
@@ -79,7 +79,7 @@ class Folding:
         for hook in self._hooks:
             hook.remove()
         for name, weight in self._pristine.items():
-            base: Any = self._layers[name].get_base_layer()
+            base: Any = self._parameters.layers[name].get_base_layer()
             base.weight.data.copy_(weight)
         self._hooks, self._pristine = [], {}
 
@@ -98,11 +98,12 @@ class Folding:
         self._hooks.append(base.register_forward_hook(add))
 
     def _check(self, delta: Adapter) -> None:
-        if odd := sorted(set(delta.pairs) ^ set(self._layers)):
-            whose = "lacks" if odd[0] in self._layers else "has an unknown"
+        layers = self._parameters.layers
+        if odd := sorted(set(delta.pairs) ^ set(layers)):
+            whose = "lacks" if odd[0] in layers else "has an unknown"
             raise UpdateRefused(
                 f"the coordinator's 'folded' {whose} pair '{odd[0]}'; this model has "
-                f"{len(self._layers)} pairs, 'folded' {len(delta.pairs)}",
+                f"{len(layers)} pairs, 'folded' {len(delta.pairs)}",
                 reason="wrong-layout",
             )
         if delta.tensors:
@@ -112,7 +113,7 @@ class Folding:
                 reason="wrong-layout",
             )
         for name, pair in delta.pairs.items():
-            _check_shape(name, pair, self._layers[name])
+            _check_shape(name, pair, layers[name])
 
 
 def _check_shape(name: str, pair: LoraPair, layer: Any) -> None:
