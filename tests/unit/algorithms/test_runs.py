@@ -83,7 +83,7 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         pytest.param("fedavg", "scaffold", "between rounds", marks=pytest.mark.slow),
         ("svd", "scaffold", "before checkpoint"),  # the sites are a round ahead then
         pytest.param("dysco", "scaffold", "before checkpoint", marks=pytest.mark.slow),
-        ("dysco", "fedavgm", "between rounds"),
+        pytest.param("dysco", "fedavgm", "between rounds", marks=pytest.mark.slow),
         ("fedsa-lora", "fedavg", "before checkpoint"),
     ],
 )
