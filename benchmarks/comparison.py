@@ -7,11 +7,11 @@ Usage:
     python -m benchmarks.comparison print
 
 ``grid`` runs every method at every learning rate of `RATES`; ``chosen`` runs the further seeds at
-each method's best rate; ``map`` does both in each of `REGIMES`, with the first seed at every rate of
-`MAP_RATES` (on sentiment no method was best at 1e-3).
-A rate is chosen by validation metrics alone (`choose`), never by a test figure. Results go to
-benchmarks/results/comparison.json, one entry a run, written as runs end; a run that is there is not
-repeated. Runs take one core each (`benchmarks.local_grid`).
+each method's best rate; ``map`` does both in each of `REGIMES`, with the first seed at every rate
+of `MAP_RATES` (on sentiment no method was best at 1e-3). A rate is chosen by validation metrics
+alone (`choose`), never by a test figure. Results go to benchmarks/results/comparison.json, one
+entry a run, written as runs end; a run that is there is not repeated. Runs take one core
+each (`benchmarks.local_grid`).
 """
 
 from __future__ import annotations
