@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 
-from fedapp.cli.daemon import Daemon
+from fedapp.cli.daemon import Daemon, end_ray
+from fedapp.cli.home import Home
 from fedapp.cli.process import Process, end_all
 from fedapp.kernel import kernel_kills, why_gone
 
@@ -21,12 +22,13 @@ class RunProcess:
 
     Parameters
     ----------
+    home : Home
     daemon : Daemon
-        It executes no other run.
+        The home's; it executes no other run.
     """
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, home: Home, daemon: Daemon) -> None:
+        self._home, self._daemon = home, daemon
         self._process: Process | None = None
         self._family: set[Process] = set()
         self._looked = self._gone = float("-inf")
@@ -54,5 +56,6 @@ class RunProcess:
         return f"the process that executed the run has gone: {why_gone(self._kernel_kills)}"
 
     def end_family(self) -> None:
-        """See that everything it had started ends too."""
+        """See that everything it had started ends too, also what nobody has seen start."""
         end_all(self._family, _END_GRACE)
+        end_ray(self._home)

@@ -65,7 +65,7 @@ class Session:
     ) -> None:
         self._home, self._request, self._show = home, request, show
         self._daemon = daemon.process
-        self._process = RunProcess(daemon)
+        self._process = RunProcess(home, daemon)
         self._lost = False
         self._cause = ""
         self._child: subprocess.Popen[str] | None = None

@@ -340,6 +340,30 @@ def test_a_status_that_was_cut_short_is_written_anew(tmp_path: Path) -> None:
     assert folder.read_status() == running
 
 
+ODD = ["", "[" * 100_000, "[]", "null", "\ud800", '{"earlier": "completed"}'] + [
+    f'{{"state": "completed", "run_id": 7, "{key}": {value}}}'
+    for key in ("earlier", "state", "run_id", "exit_code", "error")
+    for value in ("[1]", "1.5", "true", '"x"', "[" * 900 + "]" * 900, '{"state": {"a": 1}}')
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_status_of_odd_content_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    folder = _completed(tmp_path)
+    folder.status_file.write_bytes(text.encode("utf-8", "surrogatepass"))
+
+    assert isinstance(folder.state(), str)
+    for end in (folder.end_status, folder.write_status):
+        folder.begin_status(8)
+        began = json.loads(folder.status_file.read_text())
+        assert (began["state"], began["run_id"]) == ("running", 8)
+        end("failed", "no", 6, 8)
+        assert folder.state() in ("completed", "failed")
+        folder.status_file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    folder.write_status("stopped", "Ctrl-C", 130)
+    assert folder.state() == "stopped"
+
+
 def test_the_status_is_true_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no new file has room, the old one is written over."""
     folder = _completed(tmp_path)
