@@ -67,7 +67,7 @@ def test_terminate_ends_the_whole_family_of_a_stubborn_process() -> None:
     started = time.monotonic()
     assert process.terminate(0.3)
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert not any(member.alive for member in [process, *family])
     child.stdout.close()
     child.wait()
@@ -92,4 +92,4 @@ def test_processes_are_found_by_their_environment() -> None:
 def test_who_does_not_end_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
     process = Process.of(sleeper.pid)
     end_all([process, process, Process(process.pid, "another one")], 0.1)
-    assert sleeper.wait(timeout=5) == -signal.SIGKILL
+    assert sleeper.wait(timeout=30) == -signal.SIGKILL
