@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.superlink.grid import HttpGrid
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedapp.errors import WireError
 from fedapp.text import clean
