@@ -14,6 +14,7 @@ from fedapp.cli.overrides import absolute_paths, read_overrides
 from fedapp.config import RunConfig, Scalar, flatten
 from fedapp.errors import CheckpointError, ConfigError, DataError
 from fedapp.results import RunFolder, is_free
+from fedapp.text import clean
 
 
 def app_settings(app: Path) -> dict[str, Scalar]:
@@ -104,10 +105,13 @@ def _resumed(path: Path) -> dict[str, Scalar]:
     folder = RunFolder.open(path)
     folder.check_adapter()
     try:
-        stored = json.loads(folder.config_file.read_text(encoding="utf-8"))["settings"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder.config_file} cannot be read: {error!r}") from None
-    return {**flatten(stored), "resume": str(folder.path)}
+        stored = flatten(json.loads(folder.config_file.read_text(encoding="utf-8"))["settings"])
+    # Cut short, not UTF-8, absurd nesting, of another form
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{folder.config_file} cannot be read: {clean(repr(error), 300)}"
+        ) from None
+    return {**stored, "resume": str(folder.path)}
 
 
 def _check_data(source: str) -> None:
