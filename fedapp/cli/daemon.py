@@ -20,7 +20,7 @@ from typing import TypeVar
 from fedapp import atomic
 from fedapp.cli import flower
 from fedapp.cli.home import Home, locked, shared_folder
-from fedapp.cli.process import Process, end_all, with_environment
+from fedapp.cli.process import Process, end_all, with_environment, working_in
 
 T = TypeVar("T")
 
@@ -111,7 +111,8 @@ def end_ray(home: Home) -> None:
     Ray's own processes end when that one does, most often within seconds. Only to be called when
     no other run of the project is in progress.
     """
-    left = with_environment("FLWR_HOME", str(home.flower))
+    # A worker of Ray writes its title over its environment, as far as others can see it.
+    left = {*with_environment("FLWR_HOME", str(home.flower)), *working_in(home.neutral)}
     end_all([process for process in left if _is_rays(process.command())], _RUN_GRACE)
 
 

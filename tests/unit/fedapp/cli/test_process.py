@@ -5,10 +5,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from fedapp.cli.process import Process, end_all, wait_for_end, with_environment
+from fedapp.cli.process import Process, end_all, wait_for_end, with_environment, working_in
 
 STUBBORN = (
     "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
@@ -87,6 +88,18 @@ def test_processes_are_found_by_their_environment() -> None:
         child.kill()
         child.wait()
     assert Process.of(child.pid).command() == ""
+
+
+def test_processes_are_found_by_their_working_directory(tmp_path: Path) -> None:
+    (here := tmp_path / "here").mkdir()
+    child = subprocess.Popen(["sleep", "60"], cwd=here)
+    try:
+        assert working_in(here) == [Process.of(child.pid)]
+        assert working_in(tmp_path) == []
+        assert working_in(tmp_path / "nowhere") == []
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_who_does_not_end_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
