@@ -24,6 +24,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.paths import user_path
 from fedapp.run_lock import is_held
+from fedapp.text import clean
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -127,6 +128,26 @@ class RunFolder:
                 **more,
             },
         )
+
+    def read_config(self) -> dict[str, Any]:
+        """Return ``config.json``, whose ``settings`` and ``sites`` are tables.
+
+        Raises
+        ------
+        CheckpointError
+            If it cannot be read, or holds no settings.
+        """
+        try:
+            content = json.loads(self.config_file.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
+                raise ValueError("it holds no settings")
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.config_file} cannot be read: {clean(str(error), 300)}; restore it"
+            ) from None
+        told = content.get("sites")
+        found = told.items() if isinstance(told, dict) else ()
+        return {**content, "sites": {k: v for k, v in found if isinstance(v, dict)}}
 
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to ``metrics.jsonl`` and flush them to disk.

@@ -391,3 +391,24 @@ def test_what_is_no_folder_for_the_adapter_is_found_early(tmp_path: Path, kind: 
         folder.adapter.write_text("mine")
     with pytest.raises(CheckpointError, match=rf"adapter is a {kind}, expected a folder"):
         folder.check_adapter()
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", "{}", '{"settings": 3}', "\udcff"])
+def test_a_damaged_record_of_the_settings_is_one_sentence(tmp_path: Path, content: str) -> None:
+    folder = _completed(tmp_path)
+    folder.config_file.write_bytes(content.encode("utf-8", "surrogateescape"))
+
+    with pytest.raises(
+        CheckpointError, match=r"config\.json cannot be read: .*; restore it"
+    ) as caught:
+        folder.read_config()
+    assert str(caught.value).isprintable()
+
+
+def test_of_the_record_only_what_can_be_used_is_read(tmp_path: Path) -> None:
+    folder = _completed(tmp_path)
+    for sites in (None, [], {"A": {"label_map": ["x"]}, "B": 3}):
+        folder.config_file.write_text(json.dumps({"settings": {"seed": 3}, "sites": sites}))
+        read = folder.read_config()
+        assert read["settings"] == {"seed": 3}
+        assert read["sites"] == ({"A": {"label_map": ["x"]}} if isinstance(sites, dict) else {})
