@@ -33,7 +33,7 @@ from fedapp.results import versions
 
 RESULTS = Path(__file__).resolve().parent / "results" / "comparison.json"
 RATES = (1e-3, 3e-3, 1e-2)
-MAP_RATES = (3e-3, 1e-2)
+MAP_RATES = (3e-3, 1e-2, 3e-2)
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
