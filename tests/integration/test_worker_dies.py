@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 SITES = ("North", "South", "West")
 SETTINGS = (
     "method=subspace-reg model.source=embedded:tiny-encoder data.source=d.csv train.device=cpu "
-    "train.threads=1 train.local-epochs=8 federation.rounds=2 federation.local-only=false"
+    "train.threads=1 train.local-epochs=16 federation.rounds=2 federation.local-only=false"
 )
 DIED = "site South: its worker process died: it was killed, or it crashed"
 Event = dict[str, object]
