@@ -53,8 +53,8 @@ def run(
     Flower's daemon is started if needed; it is this project's own (private home and port) and
     sends nothing out. Ctrl-C stops the run cleanly.
 
-    Exit codes: 0 completed; 2 settings; 3 data; 4 refused update or handshake; 5 missing replies;
-    6 checkpoint; 130 stopped; 1 anything else.
+    Exit codes: 0 completed; 2 settings; 3 data; 4 sites disagree, or no finite merge; 5 missing
+    replies; 6 checkpoint; 130 stopped; 1 anything else.
 
     Example: fedapp run --method fedavg --rounds 2 -c "train.batch-size=8 data.source=my.csv"
     """
