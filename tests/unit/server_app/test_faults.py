@@ -380,6 +380,7 @@ def test_what_broke_gets_time_before_every_repeat(
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
     monkeypatch.setattr("server_app.training_round.time", clock)
+    monkeypatch.setattr("server_app.training_round.PAUSE_SECONDS", 1.0)
     took = []
     for fault in (worker_dies, with_weight(0.0)):
         config, grid = settings(name=fault.__name__.strip("<>"), federation__rounds=1), FakeGrid()
