@@ -170,7 +170,7 @@ class Session:
                 state = self._state()
                 if state in _NOT_BEGUN and self._process.slow < _MOST_SLOW:
                     self._process.expect_another()
-                else:
+                elif state:  # else Flower does not answer now: a run that completed is not lost
                     executing = False
                     self._lost = not state.startswith("finished")
             if self._lost or not self._daemon.alive:
