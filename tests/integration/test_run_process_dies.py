@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
 import pytest
-from desk import Desk, wait_for_line
+from desk import WHY_GONE, Desk, wait_for_line
 
 from fedapp.cli.home import Home
 from fedapp.cli.process import Process, wait_for_end, with_environment
@@ -35,7 +36,7 @@ def test_it_is_noticed_before_flower_does_and_nothing_is_left(desk: Desk) -> Non
     assert process.returncode == 1
     assert errors.count("\n") == 1
     # Flower's own word of it, after its minute without a heartbeat, would read otherwise.
-    assert "the process that executed the run has gone: it was killed, or it crashed" in errors
+    assert re.search(f"the process that executed the run has gone: {WHY_GONE}", errors)
     assert desk.status("killed")["state"] == "failed"
     assert wait_for_end(family, PATIENCE), [member.command() for member in family]
     assert wait_for_end(left_of(desk, "one", daemon.process.pid), PATIENCE)
