@@ -8,10 +8,10 @@ Usage:
 
 ``grid`` runs every method at every learning rate of `RATES`; ``chosen`` runs the further seeds at
 each method's best rate; ``map`` does both in each of `REGIMES`, with the first seed at every rate
-of `MAP_RATES` (on sentiment no method was best at 1e-3). A rate is chosen by validation metrics
-alone (`choose`), never by a test figure. Results go to benchmarks/results/comparison.json, one
-entry a run, written as runs end; a run that is there is not repeated. Runs take one core
-each (`benchmarks.local_grid`).
+of `--rates` (on sentiment no method was best at 1e-3). A rate is chosen by validation metrics alone
+(`choose`), never by a test figure, among those at which every method has run. Results go to
+benchmarks/results/comparison.json, one entry a run, written as runs end; a run that is there is not
+repeated. Runs take one core each (`benchmarks.local_grid`).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def choose(runs: dict[str, Any], data: str, method: str) -> float:
     """
     best: list[tuple[float, float, float]] = []
     source = "fedavg" if method == "local-only" else RATE_OF.get(method, method)
-    rates = MAP_RATES if data in REGIMES else RATES
+    rates = _rates(runs, data)
     for rate in rates:
         found = [runs[k] for seed in range(10) if (k := _key(data, source, rate, seed)) in runs]
         complete = [
@@ -152,9 +152,19 @@ def choose(runs: dict[str, Any], data: str, method: str) -> float:
             scores = [_score(run, method) for run in complete]
             accuracy, loss = (statistics.fmean(column) for column in zip(*scores, strict=True))
             best.append((accuracy, -loss, rate))
-    if len(best) < len(rates):
+    if not best or len(best) < len(rates):
         raise SystemExit(f"no seed of {data}/{method} has run at every rate yet")
     return max(best)[2]
+
+
+def _rates(runs: dict[str, Any], place: str) -> tuple[float, ...]:
+    """Return the grid of a place; of a regime, the rates at which every method has run."""
+    if place not in REGIMES:
+        return RATES
+    methods = [method for method in MAPPED if method not in RATE_OF]
+    return tuple(
+        rate for rate in MAP_RATES if all(_key(place, m, rate, 0) in runs for m in methods)
+    )
 
 
 def _score(run: dict[str, Any], method: str) -> tuple[float, float]:
@@ -321,6 +331,8 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--regimes", nargs="+", default=list(REGIMES), choices=list(REGIMES))
+    parser.add_argument("--rates", type=float, nargs="+", default=MAP_RATES[:2], choices=MAP_RATES)
+    parser.add_argument("--mapped", nargs="+", default=list(MAPPED), choices=MAPPED)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     options = parser.parse_args()
     runs = load()
@@ -341,9 +353,9 @@ def main() -> None:
     elif options.stage == "map":
         for seed in options.seeds:
             for regime in options.regimes:
-                for method in MAPPED:
+                for method in options.mapped:
                     tuning = seed == options.seeds[0] and method not in RATE_OF
-                    for rate in MAP_RATES if tuning else [choose(runs, regime, method)]:
+                    for rate in options.rates if tuning else [choose(runs, regime, method)]:
                         _run(runs, regime, method, rate, seed, alone=False)
     show(runs)
 
