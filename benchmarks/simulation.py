@@ -5,9 +5,10 @@ Usage:
     .venv/bin/python -m benchmarks.simulation --cases 16 memory --method subspace-reg
 
 Every case is one real `fedapp run`: 4 sites are the hospitals of embedded:heart, 16 and 64 are
-embedded:sentiment dealt evenly (`make sentiment` fetches it), and `memory` is 16 sites with a tiny
-model for 24 rounds. Results go to benchmarks/results/simulation.json, one entry a case. Run it on a
-machine that does nothing else: `workers.processor` tells whether it did.
+embedded:sentiment dealt evenly (`make sentiment` fetches it; each of 64 keeps 100 records), and
+`memory` is 16 sites with a tiny model for 24 rounds. Results go to
+benchmarks/results/simulation.json, one entry a case. Run it on a machine that does nothing else:
+`workers.processor` tells whether it did.
 
 What is measured, between the checkpoint before round 1 and the checkpoint after the last round:
 without daemon, imports, handshake and model loading, and without the final test, but with
@@ -66,7 +67,7 @@ SENTIMENT = {"data.source": "embedded:sentiment", "data.partition": "iid"}
 CASES: dict[str, dict[str, Any]] = {
     "4": {},
     "16": SENTIMENT | {"data.sites": 16},
-    "64": SENTIMENT | {"data.sites": 64},
+    "64": SENTIMENT | {"data.sites": 64, "data.max-examples": 100},
     "memory": SENTIMENT
     | {
         "data.sites": 16,

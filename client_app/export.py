@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,18 +58,18 @@ def merge_into_base(run_folder: Path, target: Path) -> Path:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} holds something already; name a new folder")
     adapter = load_peft(run.adapter)
-    content = json.loads(run.config_file.read_text(encoding="utf-8"))
+    content = run.read_config()
     # An adapter that was trained on a 4-bit base is added to the full weights.
     neutral = {"model.quantization": "none", "train.device": "cpu", "train.precision": "fp32"}
     config = RunConfig.from_flat({**content["settings"], **neutral})
     source = resolve_model(config.model.source)
-    site: dict[str, Any] = next(
-        iter((content.get("sites") or {}).values()), {}
-    )  # what all sites agreed on
+    site: dict[str, Any] = next(iter(content["sites"].values()), {})  # what all sites agreed on
     _check_base(site.get("base_model_digest"), source)
     labels: list[str] = []
     if schema_class(config.model.task).labelled:
-        labels = _labels(site.get("label_map") or config.data.labels, source, adapter)
+        told = site.get("label_map")
+        named = list(map(str, told)) if isinstance(told, list) else config.data.labels
+        labels = _labels(named or config.data.labels, source, adapter)
     task = build_task(config, labels, source)
     model = load_base(config, task, source, torch.device("cpu"))
     merge(model, adapter)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import re
 import shutil
 import time
@@ -30,7 +31,7 @@ from fedapp.state import State, Tensors, join_state, split_state
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 MOST_RUNS = 8
 """Runs whose states a site keeps; the ones not used for longest go."""
 MOST_ROUNDS = 16
@@ -61,7 +62,7 @@ class _Header:
 
 
 class SiteStates:
-    """The states of one site in one run.
+    """The states of one site in one run, for one instruction: made before its work begins.
 
     Parameters
     ----------
@@ -77,6 +78,7 @@ class SiteStates:
         if not _RUN.fullmatch(run):
             raise ConfigError("the run has no identity, so nothing can be kept between its rounds")
         self._site, self._run, self._layout = site, run, layout
+        self._began = time.time()
         self._of_site = folder / _folder_name(site)
         self.folder = self._of_site / run
 
@@ -123,7 +125,7 @@ class SiteStates:
         header = {
             **vars(self._header(round)),
             "state": described,
-            "sha256": _digest(tensors),
+            "sha256": _digest(tensors, described),
         }
         data = save(tensors, metadata={"fedapp": json.dumps(header, allow_nan=False)})
         try:
@@ -166,7 +168,7 @@ class SiteStates:
                     if header[name] != expected:
                         raise SiteStateError(f"{path.name} is of another {name}")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if _digest(tensors) != header["sha256"]:
+            if _digest(tensors, header["state"]) != header["sha256"]:
                 raise SiteStateError(f"{path.name} is damaged")
             return join_state(tensors, header["state"])
         except (
@@ -179,16 +181,23 @@ class SiteStates:
         rounds = self._rounds()
         keep = min(keep, MOST_ROUNDS)
         base = max((number for number in rounds if number <= round - keep), default=0)
-        # Later ones are of rounds that are computed again, after a resume.
         for number in rounds:
-            if number < base or number > round:
+            if number < base or (number > round and self._is_of_an_earlier_life(number)):
                 self._path(number).unlink(missing_ok=True)
         for path in self.folder.glob(".round-*"):
-            if _age(path) > _LEFTOVER_SECONDS:
+            if _written(path) < time.time() - _LEFTOVER_SECONDS:
                 path.unlink(missing_ok=True)
         runs = [path for path in self._of_site.iterdir() if _RUN.fullmatch(path.name)]
-        for path in sorted(runs, key=_age)[MOST_RUNS:]:
+        for path in sorted(runs, key=_written, reverse=True)[MOST_RUNS:]:
             shutil.rmtree(path, ignore_errors=True)
+
+    def _is_of_an_earlier_life(self, later: int) -> bool:
+        """Whether the state of a later round was there before this work began.
+
+        Then the run was resumed and computes that round again. Written meanwhile, it says that
+        this work is the one that comes late, after the coordinator's deadline.
+        """
+        return _written(self._path(later)) <= self._began
 
 
 def site_states(instruction: Instruction, layout: str, needed_by: str = "") -> SiteStates | None:
@@ -226,16 +235,16 @@ def _folder_name(site: str) -> str:
     return f"{legible}-{hashlib.sha256(site.encode()).hexdigest()[:12]}"
 
 
-def _digest(tensors: Tensors) -> str:
-    sha = hashlib.sha256()
+def _digest(tensors: Tensors, described: object) -> str:
+    sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for name in sorted(tensors):
         sha.update(f"{name} {tensors[name].dtype} {tensors[name].shape}".encode())
         sha.update(tensors[name].tobytes())
     return sha.hexdigest()
 
 
-def _age(path: Path) -> float:
+def _written(path: Path) -> float:
     try:
-        return time.time() - path.stat().st_mtime
+        return path.stat().st_mtime
     except FileNotFoundError:  # removed meanwhile
-        return 0.0
+        return math.inf

@@ -24,6 +24,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.paths import user_path
 from fedapp.run_lock import is_held
+from fedapp.text import clean
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -128,6 +129,26 @@ class RunFolder:
             },
         )
 
+    def read_config(self) -> dict[str, Any]:
+        """Return ``config.json``, whose ``settings`` and ``sites`` are tables.
+
+        Raises
+        ------
+        CheckpointError
+            If it cannot be read, or holds no settings.
+        """
+        try:
+            content = json.loads(self.config_file.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
+                raise ValueError("it holds no settings")
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.config_file} cannot be read: {clean(str(error), 300)}; restore it"
+            ) from None
+        told = content.get("sites")
+        found = told.items() if isinstance(told, dict) else ()
+        return {**content, "sites": {k: v for k, v in found if isinstance(v, dict)}}
+
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to ``metrics.jsonl`` and flush them to disk.
 
@@ -202,7 +223,7 @@ class RunFolder:
     ) -> None:
         """Write ``status.json``; without ``run_id`` the one that is there stays."""
         if run_id is None:
-            run_id = self.read_status().get("run_id", 0)
+            run_id = _known(self.read_status()).get("run_id", 0)
         self._write_status(
             {"state": state, "error": error, "exit_code": exit_code, "run_id": run_id}
         )
@@ -212,11 +233,8 @@ class RunFolder:
 
         Until `write_status` drops it, the run to resume is as it was; see `end_status`.
         """
-        try:
-            earlier = self.read_status()
-        except ValueError:  # cut short
-            earlier = {}
-        earlier = earlier.get("earlier") or earlier
+        status = self.read_status()
+        earlier = _known(status.get("earlier")) or _known(status)
         kept = {"earlier": earlier} if earlier.get("state") == "completed" else {}
         self._write_status(
             {"state": "running", "error": None, "exit_code": 0, "run_id": run_id, **kept}
@@ -228,8 +246,8 @@ class RunFolder:
         A completed run whose resumption was refused stays completed, since nothing in it was
         changed; ``refused`` tells the reason.
         """
-        earlier = self.read_status().get("earlier")
-        if not isinstance(earlier, dict):
+        earlier = _known(self.read_status().get("earlier"))
+        if not earlier:
             self.write_status(state, error, exit_code, run_id)
             return
         refused = {"error": error, "exit_code": exit_code, "run_id": run_id}
@@ -244,10 +262,13 @@ class RunFolder:
             overwrite(self.status_file, _json(status))
 
     def read_status(self) -> dict[str, Any]:
-        """Return ``status.json``, or an empty dict if there is none."""
+        """Return ``status.json``; one that is absent, cut short or no status is an empty dict."""
         if not self.status_file.exists():
             return {}
-        status = json.loads(self.status_file.read_text(encoding="utf-8"))
+        try:
+            status = json.loads(self.status_file.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            return {}
         return status if isinstance(status, dict) else {}
 
     def state(self) -> str:
@@ -262,14 +283,13 @@ class RunFolder:
             if now != status:  # it has ended since, or another has begun
                 return self.state()
             # A completed run whose resumption had changed nothing yet is as it was.
-            earlier = status.get("earlier")
-            status = earlier if isinstance(earlier, dict) else {"state": "interrupted"}
-        return str(status.get("state") or "")
+            status = _known(status.get("earlier")) or {"state": "interrupted"}
+        return str(_known(status).get("state") or "")
 
     def _readable_status(self) -> dict[str, Any]:
         try:
             return self.read_status()
-        except (OSError, ValueError, RecursionError):
+        except OSError:
             return {}
 
     def remove_leftovers(self) -> None:
@@ -282,6 +302,17 @@ class RunFolder:
                     path.rename(self.adapter)  # killed between the two renames of its replacement
                 else:
                     shutil.rmtree(path, ignore_errors=True)
+
+
+def _known(status: Any) -> dict[str, Any]:
+    """Return the plain entries of a status that somebody else may have written."""
+    entries = status.items() if isinstance(status, dict) else ()
+    return {
+        key: value
+        for key, value in entries
+        if (key in ("state", "error") and (value is None or isinstance(value, str)))
+        or (key in ("exit_code", "run_id") and type(value) is int)
+    }
 
 
 def is_free(path: Path) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from fedapp.adapter import Adapter
 from fedapp.atomic_folder import write_folder
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import CheckpointError, ConfigError
@@ -184,13 +185,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 f"checkpoint {path.name} is of round {described['round']}; put each folder back "
                 "under its own name"
             )
+        strategy = join_state(load(data[_TENSORS]), described["strategy"])
+        if not isinstance(strategy.get("adapter"), Adapter):
+            raise CheckpointError(f"checkpoint {path.name} cannot be read: it holds no adapter")
         return Checkpoint(
             round=described["round"],
             run=described["run"],
             settings=described["settings"],
             roster=described["roster"],
             sampler=described["sampler"],
-            strategy=join_state(load(data[_TENSORS]), described["strategy"]),
+            strategy=strategy,
             totals={name: float(described["totals"][name]) for name in TOTALS},
             metrics_size=described["metrics_size"],
         )

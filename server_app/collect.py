@@ -15,9 +15,10 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
-from fedapp.errors import FedappError, UpdateRefused
+from fedapp.errors import FedappError, UpdateRefused, WireError
 from fedapp.exchange import Action, Failure, Instruction, Reply
 from fedapp.reported import check_reported
+from fedapp.text import clean
 from fedapp.wire import (
     MESSAGE_TYPES,
     PayloadCache,
@@ -26,6 +27,7 @@ from fedapp.wire import (
     payload_bytes,
 )
 from server_app.log import log, names
+from server_app.pull import pull
 
 POLL_SECONDS = 0.2
 POLL_SECONDS_IN_PROCESS = 0.05  # a simulation's grid answers without a request
@@ -36,8 +38,11 @@ LASTING = frozenset(
     {"TrainingError", "DataError", "ConfigError", "non-finite", "too-large", "not mergeable"}
 )
 
-# How Flower quotes `client_app.worker_pool.WorkerDied`.
+# How Flower quotes `client_app.worker_pool.WorkerDied`, an exception, and one of a client app.
 _WORKER_DIED = re.compile(r"\.WorkerDied'>:<'(.*)'>", re.DOTALL)
+_QUOTED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
+_RAISED = "Exception ClientAppException occurred. Message: "
+_LONGEST_CAUSE = 300  # characters
 
 Tick = Callable[[], None]
 
@@ -82,14 +87,15 @@ def collect_messages(
     timeout: float,
     tick: Tick | None = None,
     node_of: Mapping[str, int] | None = None,
-) -> tuple[dict[str, Message], set[str]]:
+) -> tuple[dict[str, Message | WireError], set[str]]:
     """Push messages and pull their replies until all are there or ``timeout`` seconds are over.
 
     Returns
     -------
-    replies : dict of str to Message
-        Reply by the id of the message it answers (each message of ``messages`` knows its id
-        afterwards). Duplicates and replies to anything else are named in the log and dropped.
+    replies : dict of str to Message or WireError
+        Reply, or why it cannot be read, by the id of the message it answers (each message of
+        ``messages`` knows its id afterwards). Duplicates and replies to anything else are named in
+        the log and dropped.
     unsent : set of str
         Ids of messages that Flower did not take.
     """
@@ -97,24 +103,26 @@ def collect_messages(
     taken = set(grid.push_messages(batch))
     asked = {message.metadata.message_id for message in batch}
     pending = asked & taken
-    replies: dict[str, Message] = {}
+    replies: dict[str, Message | WireError] = {}
     interval = POLL_SECONDS_IN_PROCESS if isinstance(grid, InMemoryGrid) else POLL_SECONDS
     deadline = time.monotonic() + timeout
     while pending:
-        for reply in grid.pull_messages(sorted(pending)):
-            answered = reply.metadata.reply_to_message_id
+        began = time.monotonic()
+        for answered, reply in pull(grid, pending):
             if answered in pending:
                 pending.remove(answered)
                 replies[answered] = reply
-            else:
+            elif isinstance(reply, Message):
                 kind = "a second reply" if answered in asked else "a late or unknown reply"
                 log(f"{kind} from {name_node(reply.metadata.src_node_id, node_of)} is ignored")
         if tick is not None:
             tick()
-        left = deadline - time.monotonic()
+        now = time.monotonic()
+        left = deadline - now
         if not pending or left <= 0:
             break
-        time.sleep(min(interval, left))
+        # With very many sites over a network, at most half of the time goes into asking.
+        time.sleep(min(max(interval, now - began), left))
     return replies, asked - taken
 
 
@@ -153,7 +161,9 @@ def collect(
         if message.metadata.message_id not in unsent:
             collected.bytes_down[site] = sum(p.nbytes for p in instruction.payloads.values())
         result: Reply | Problem
-        if answer is not None:
+        if isinstance(answer, WireError):
+            result = Problem("malformed", answer.message)
+        elif answer is not None:
             if answer.has_content():
                 collected.bytes_up[site] = payload_bytes(answer.content)
             result = read_reply(answer, instruction, node_of)
@@ -238,9 +248,18 @@ def failure_text(reply: Reply) -> str:
 
 
 def error_text(message: Message) -> str:
-    """Describe an error reply of Flower in one line, without a stack trace."""
-    reason = (message.error.reason or "no reason given").strip()
+    """Describe an error reply of Flower in one line: the first cause, without a stack trace."""
+    reason = (message.error.reason or "").strip()
     if died := _WORKER_DIED.search(reason):
-        return f"its worker process died: {died.group(1)}"
-    last_line = reason.splitlines()[-1].strip()
-    return f"its client app failed (Flower error {message.error.code}: {last_line})"
+        return f"its worker process died: {_one_line(died.group(1))}"
+    if quoted := _QUOTED.fullmatch(reason):
+        reason = quoted.group(1)
+    _, raised, said = reason.rpartition(_RAISED)
+    cause = _one_line(said if raised else reason.rstrip().rpartition("\n")[2])
+    return f"its client app failed (Flower error {message.error.code}: {cause})"
+
+
+def _one_line(text: str) -> str:
+    """Return what another machine said, on one line and cut."""
+    most = 4 * _LONGEST_CAUSE  # blanks are joined: more than this is never shown
+    return clean(" ".join(text[:most].split()) or "no reason given", _LONGEST_CAUSE)

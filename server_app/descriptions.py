@@ -18,6 +18,7 @@ from fedapp.text import clean
 from fedapp.wire import MESSAGE_TYPES, content_to_descriptions, describe_to_content
 from server_app.collect import TTL_MARGIN_SECONDS, error_text
 from server_app.log import warn
+from server_app.pull import pull
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class SiteAnswer:
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """The message of one node, not read yet."""
+    """The message of one node, not read yet, or why it cannot be."""
 
-    message: Message
+    message: Message | WireError
     node_id: int
     asked: float
     answered: float
@@ -72,6 +73,8 @@ class NodeAnswer:
         WireError
             If the message does not have the agreed form.
         """
+        if isinstance(self.message, WireError):
+            raise WireError(f"node {self.node_id}: {self.message.message}")
         if self.message.has_error():
             raise HandshakeError(
                 f"node {self.node_id} cannot describe its sites: {error_text(self.message)}; "
@@ -143,8 +146,8 @@ class NodeQuery:
         if not self._pending:
             return []
         answers = []
-        for message in self._grid.pull_messages(sorted(self._pending)):
-            entry = self._pending.pop(message.metadata.reply_to_message_id, None)
+        for answered, message in pull(self._grid, self._pending):
+            entry = self._pending.pop(answered, None)
             if entry is not None:
                 answers.append(NodeAnswer(message, *entry, time.time()))
         return answers

@@ -19,7 +19,7 @@ from server_app.roster import Member, Roster
 from server_app.sampling import check_sites
 
 CLOCK_WARNING_SECONDS = 60.0
-FAILURE_GRACE_SECONDS = 5.0
+FAILURE_GRACE_SECONDS = 15.0
 """How long after a site's failure others may still tell theirs: one run names them all."""
 
 

@@ -21,6 +21,7 @@ from fedapp.errors import CheckpointError, HandshakeError
 from fedapp.exchange import Action
 from fedapp.results import RunFolder, versions
 from fedapp.tasks import HEADLINES
+from fedapp.text import clean
 from server_app.checkpoint import (
     TOTALS,
     Checkpoint,
@@ -126,7 +127,8 @@ class RoundLoop:
         self.folder.remove_leftovers()
         remove_leftovers(self.folder.checkpoint)
         saved = newest_checkpoint(self.folder.checkpoint)
-        self._pin_threads(int(saved.settings.get("train.threads", 0)))
+        threads = saved.settings.get("train.threads")
+        self._pin_threads(threads if type(threads) is int else 0)
         check_settings(saved.settings, self.config)
         return saved
 
@@ -149,7 +151,14 @@ class RoundLoop:
                 f"the sites drawn for round {saved.round + 1} differ from the checkpoint's; "
                 "resume with the same fedapp and numpy versions"
             )
-        self.strategy.load_state_dict(saved.strategy)
+        try:
+            self.strategy.load_state_dict(saved.strategy)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"checkpoint of round {saved.round} is not of {self.config.method} as this version "
+                f"keeps it ({clean(repr(error), 200)}); resume with the version of fedapp that "
+                "wrote it"
+            ) from None
         self._place = replace(self._place, run=saved.run)
         self.folder.write_status("running")  # nothing was changed until here, see `end_status`
         # Some settings may differ now (`fedapp.config.NEUTRAL`); the next resume begins with them.

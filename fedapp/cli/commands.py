@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +13,7 @@ import fedapp
 from fedapp.cli import daemon
 from fedapp.cli.console import say
 from fedapp.cli.home import Home
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.paths import user_path
 from fedapp.peft_format import CONFIG_FILE, load_peft, read_peft_config, save_peft
@@ -83,7 +83,7 @@ def _export_adapter(folder: RunFolder, to: Path) -> None:
         )
     adapter = load_peft(source)
     card = source / "README.md"
-    text = card.read_text(encoding="utf-8") if card.exists() else ""
+    text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
     save_peft(adapter, to, read_peft_config(source), text)
     say(f"Wrote {to.resolve()}: {adapter.size} numbers, digest {adapter.digest()}")
     say(f'Next: PeftModel.from_pretrained(base_model, "{to}")')
@@ -103,8 +103,7 @@ def _export_merged(folder: RunFolder, target: Path) -> None:
 
 
 def _task(folder: RunFolder) -> str:
-    settings = json.loads(folder.config_file.read_text(encoding="utf-8"))["settings"]
-    return str(settings["model.task"])
+    return RunConfig.from_flat(folder.read_config()["settings"]).model.task
 
 
 def version() -> None:

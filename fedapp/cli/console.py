@@ -44,5 +44,7 @@ class SentenceGroup(TyperGroup):
         except OSError as error:
             if error.filename is None:
                 raise  # not of a file: something that nobody thought of
-            fail(f"{error.filename}: {error.strerror}; mend this and try again")
+            # Of a file that was to replace another, the other one is what the user knows.
+            name = error.filename2 or error.filename
+            fail(f"{name}: {error.strerror}; mend this and try again")
             raise typer.Exit(1) from None

@@ -20,7 +20,7 @@ from typing import TypeVar
 from fedapp import atomic
 from fedapp.cli import flower
 from fedapp.cli.home import Home, locked, shared_folder
-from fedapp.cli.process import Process, end_all, with_environment
+from fedapp.cli.process import Process, end_all, with_environment, working_in
 
 T = TypeVar("T")
 
@@ -99,12 +99,21 @@ def end(home: Home) -> Daemon | None:
 
 def end_leftovers(home: Home) -> None:
     """End what a daemon that was killed has left running: it would write on, unsupervised."""
-    left = with_environment("FLWR_HOME", str(home.flower))
-    for process in left:
+    for process in with_environment("FLWR_HOME", str(home.flower)):
         if any(name in process.command() for name in ("flower-superexec", "flwr-simulation")):
             process.terminate(_RUN_GRACE)
-    # Ray's own end when the process that started them does; these did not.
-    end_all([process for process in left if "/ray/" in process.command()], _RUN_GRACE)
+    end_ray(home)
+
+
+def end_ray(home: Home) -> None:
+    """End what is left of Ray when the process that executed a run has gone.
+
+    Ray's own processes end when that one does, most often within seconds. Only to be called when
+    no other run of the project is in progress.
+    """
+    # A worker of Ray writes its title over its environment, as far as others can see it.
+    left = {*with_environment("FLWR_HOME", str(home.flower)), *working_in(home.neutral)}
+    end_all([process for process in left if _is_rays(process.command())], _RUN_GRACE)
 
 
 def read(home: Home) -> Daemon | None:
@@ -115,6 +124,10 @@ def read(home: Home) -> Daemon | None:
         return Daemon(process, int(stored["port"]), str(stored["build"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # never started, or the record was cut short: nothing to rely on
+
+
+def _is_rays(command: str) -> bool:
+    return "/ray/" in command or command.startswith("ray::")  # how its workers call themselves
 
 
 def _record(home: Home) -> Path:

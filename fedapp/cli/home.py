@@ -32,10 +32,16 @@ class Home:
         Raises
         ------
         ConfigError
-            If it cannot be created.
+            If it cannot be created, or the folder of the app has a name that is not Unicode.
         """
         project = project.resolve()
-        digest = hashlib.sha256(str(project).encode()).hexdigest()[:10]
+        try:
+            name = str(project).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"the folder of the app has a name that is not Unicode: {str(project)!r}; rename it"
+            ) from None
+        digest = hashlib.sha256(name).hexdigest()[:10]
         home = cls(shared_folder() / "projects" / f"{project.name or 'root'}-{digest}")
         try:
             for folder in (home.path, home.flower, home.neutral, home.logs):

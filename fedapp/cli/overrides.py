@@ -80,6 +80,7 @@ def _value(raw: str, kind: type) -> Scalar:
         return raw
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    # Not TOML, a number of thousands of digits, absurd nesting
+    except (ValueError, RecursionError):
         return raw  # the settings' own check says what is wrong with it
     return value if isinstance(value, bool | int | float | str) else raw

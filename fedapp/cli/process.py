@@ -124,6 +124,21 @@ def with_environment(name: str, value: str) -> list[Process]:
     return found
 
 
+def working_in(folder: Path) -> list[Process]:
+    """Return this account's processes whose working directory is ``folder``.
+
+    Empty on systems without ``/proc``.
+    """
+    found = []
+    for entry in _PROC.glob("[0-9]*"):
+        try:
+            if os.path.samefile(entry / "cwd", folder):
+                found.append(Process.of(int(entry.name)))
+        except OSError:
+            continue  # it has ended, or is not ours
+    return found
+
+
 def wait_for_end(processes: list[Process], seconds: float) -> bool:
     """Wait until none of the processes runs; False if some still do after ``seconds``."""
     deadline = time.monotonic() + seconds

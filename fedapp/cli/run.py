@@ -53,8 +53,8 @@ def run(
     Flower's daemon is started if needed; it is this project's own (private home and port) and
     sends nothing out. Ctrl-C stops the run cleanly.
 
-    Exit codes: 0 completed; 2 settings; 3 data; 4 refused update or handshake; 5 missing replies;
-    6 checkpoint; 130 stopped; 1 anything else.
+    Exit codes: 0 completed; 2 settings; 3 data; 4 sites disagree, or no finite merge; 5 missing
+    replies; 6 checkpoint; 130 stopped; 1 anything else.
 
     Example: fedapp run --method fedavg --rounds 2 -c "train.batch-size=8 data.source=my.csv"
     """
@@ -104,6 +104,15 @@ def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
         running.end_runs(lambda: session.stop_unfinished(home))
         say("Stopped a run that an earlier command had left behind")
     _look_at(folder)
+    verdict = _attempt(home, running, request, folder)
+    if not verdict.begun:
+        warn(f"{verdict.error}; nothing had begun, so it is tried once more")
+        daemon.end_ray(home)
+        verdict = _attempt(home, running, request, folder)
+    return verdict
+
+
+def _attempt(home: Home, running: daemon.Daemon, request: session.Request, folder: Path) -> Verdict:
     current = session.Session(home, running, request, typer.echo)
     try:
         verdict = judge(current.execute(), folder, request.log)
@@ -144,9 +153,9 @@ def _ends_as(verdict: Verdict) -> State:
 def _mark_ended(folder: Path, run_id: str, verdict: Verdict, state: State) -> None:
     """Write how a run ended whose server half was killed, or fell with Flower, before it could."""
     status = read_status(folder)
-    if status.get("state") == "running" and str(status.get("run_id")) == run_id:
-        run = int(run_id) if run_id.isdigit() else 0
-        RunFolder(folder).end_status(state, verdict.error, verdict.exit_code, run)
+    mine = run_id.isdigit() and status.get("run_id") == int(run_id)
+    if status.get("state") == "running" and mine:
+        RunFolder(folder).end_status(state, verdict.error, verdict.exit_code, int(run_id))
 
 
 def _conclude(verdict: Verdict, folder: Path) -> None:

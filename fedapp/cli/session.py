@@ -15,6 +15,9 @@ from fedapp.cli.home import Home
 from fedapp.cli.run_process import RunProcess
 
 _END_DEADLINE = 90.0
+_ASKED = 3  # times, until Flower answers
+_NOT_BEGUN = ("pending", "starting")
+_MOST_SLOW = 4  # times that Flower may start a run's process again, which was too slow to begin
 _MOST_LOGS = 10
 
 
@@ -65,7 +68,7 @@ class Session:
     ) -> None:
         self._home, self._request, self._show = home, request, show
         self._daemon = daemon.process
-        self._process = RunProcess(daemon)
+        self._process = RunProcess(home, daemon)
         self._lost = False
         self._cause = ""
         self._child: subprocess.Popen[str] | None = None
@@ -164,18 +167,24 @@ class Session:
         executing = True
         while child.poll() is None:
             if executing and self._process.has_gone():
-                executing = False
-                self._lost = not self._finished()
+                state = self._state()
+                if state in _NOT_BEGUN and self._process.slow < _MOST_SLOW:
+                    self._process.expect_another()
+                elif state:  # else Flower does not answer now: a run that completed is not lost
+                    executing = False
+                    self._lost = not state.startswith("finished")
             if self._lost or not self._daemon.alive:
                 self._end_child()
             time.sleep(1.0)
 
-    def _finished(self) -> bool:
-        try:
-            rows = flower.list_runs(self._home, self.run_id) if self.run_id else []
-        except flower.FlowerError:
-            return False  # if the daemon has gone as well, that will be noticed
-        return bool(rows) and rows[0].finished
+    def _state(self) -> str:
+        for _ in range(_ASKED if self.run_id else 0):
+            try:
+                rows = flower.list_runs(self._home, self.run_id)
+            except flower.FlowerError:
+                continue  # the machine may be busy; if the daemon has gone, that will be noticed
+            return rows[0].status if rows else ""
+        return ""
 
     def _end_child(self) -> None:
         if self._child is not None and self._child.poll() is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import tomllib
@@ -12,7 +11,7 @@ from pathlib import Path
 from fedapp.cli import toml
 from fedapp.cli.overrides import absolute_paths, read_overrides
 from fedapp.config import RunConfig, Scalar, flatten
-from fedapp.errors import CheckpointError, ConfigError, DataError
+from fedapp.errors import ConfigError, DataError
 from fedapp.results import RunFolder, is_free
 
 
@@ -103,11 +102,7 @@ def write_overrides(config: RunConfig, app: Path, path: Path) -> None:
 def _resumed(path: Path) -> dict[str, Scalar]:
     folder = RunFolder.open(path)
     folder.check_adapter()
-    try:
-        stored = json.loads(folder.config_file.read_text(encoding="utf-8"))["settings"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder.config_file} cannot be read: {error!r}") from None
-    return {**flatten(stored), "resume": str(folder.path)}
+    return {**flatten(folder.read_config()["settings"]), "resume": str(folder.path)}
 
 
 def _check_data(source: str) -> None:

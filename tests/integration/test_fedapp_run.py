@@ -12,8 +12,11 @@ from desk import Desk, wait_for_line
 from tiny_app import write_app
 
 from fedapp.cli.home import Home
+from fedapp.cli.process import wait_for_end
 
 pytestmark = pytest.mark.slow
+
+PATIENCE = 30.0  # seconds in which a busy machine sees the end of a process that was ended
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +76,12 @@ def test_a_signal_stops_the_run_cleanly(desk: Desk, app: Path, number: int, code
     assert running
 
     process.send_signal(number)
-    output, errors = process.communicate(timeout=90)
+    output, errors = process.communicate(timeout=300)
 
     assert process.returncode == code
     assert errors == "error: the run was stopped before its end\n"
     assert "Traceback" not in output
-    assert not any(member.alive for member in running)
+    assert wait_for_end(running, PATIENCE)
     assert desk.daemon(app).process.alive
     assert desk.status(name)["state"] == "stopped"
 
@@ -98,7 +101,7 @@ def test_what_a_killed_command_left_running_is_stopped_by_the_next(desk: Desk, a
     third = desk.fedapp("run", app, "--name", "third")
     assert third.returncode == 0, third.stderr
     assert "Stopped a run that an earlier" in third.stdout
-    assert not any(orphan.alive for orphan in orphans)
+    assert wait_for_end(orphans, PATIENCE)
 
 
 def test_two_projects_share_nothing_and_stop_ends_only_its_own(desk: Desk, app: Path) -> None:
@@ -113,7 +116,7 @@ def test_two_projects_share_nothing_and_stop_ends_only_its_own(desk: Desk, app: 
 
     assert "Ended the daemon" in desk.fedapp("stop", other).stdout
 
-    assert not second.process.alive
+    assert wait_for_end([second.process], PATIENCE)
     assert first.process.alive
     assert "No daemon" in desk.fedapp("stop", other).stdout
 
@@ -125,10 +128,10 @@ def test_stop_ends_a_run_in_progress_too(desk: Desk, app: Path) -> None:
 
     assert desk.fedapp("stop", app).returncode == 0
 
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "the Flower daemon ended during the run" in errors
-    assert not any(member.alive for member in family)
+    assert wait_for_end(family, PATIENCE)
 
 
 def test_a_daemon_that_was_killed_is_replaced(desk: Desk, app: Path) -> None:
@@ -137,10 +140,10 @@ def test_a_daemon_that_was_killed_is_replaced(desk: Desk, app: Path) -> None:
     killed, orphans = desk.daemon(app).process, desk.daemon(app).executing()
     assert orphans
     os.kill(killed.pid, signal.SIGKILL)
-    process.communicate(timeout=90)
+    process.communicate(timeout=300)
     assert process.returncode == 1
     assert desk.status("before")["state"] == "stopped"
-    assert not any(orphan.alive for orphan in orphans)
+    assert wait_for_end(orphans, PATIENCE)
 
     done = desk.fedapp("run", app, "--name", "after")
 

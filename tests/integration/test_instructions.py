@@ -98,7 +98,7 @@ def test_a_run_that_was_killed_resumes_to_the_same_bits(desk: Desk, whole: Path)
     process = desk.start("run", ROOT, "--name", "killed", "-c", PRESET, "-c", QUICK)
     wait_for_line(process, "round 2/2")
     process.kill()
-    process.wait(timeout=60)
+    process.wait(timeout=300)
 
     # What is generated may differ: it is measured beside the training.
     done = desk.fedapp(

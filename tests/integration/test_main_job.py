@@ -60,7 +60,7 @@ def test_a_run_that_was_stopped_resumes_to_the_same_bits(desk: Desk, whole: Path
     process = desk.start("run", ROOT, "--name", "stopped", "-c", QUICK)
     wait_for_line(process, "round 2/3")
     process.kill()  # no chance to tidy up; the next command ends what it left behind
-    process.wait(timeout=60)
+    process.wait(timeout=300)
 
     done = desk.fedapp("run", ROOT, "--resume", desk.here / "runs" / "stopped")
 

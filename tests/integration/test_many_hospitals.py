@@ -29,9 +29,15 @@ def test_twenty_hospitals_on_four_nodes_keep_the_workers_busy(desk: Desk) -> Non
     assert "Simulation: 4 nodes" in done.stdout
     folder = desk.here / "runs" / "many"
     assert sorted(json.loads((folder / "summary.json").read_text())["sites"]) == HOSPITALS
+    assert base_loads(folder / "progress.jsonl") == {1}
     spans = training_spans(folder / "progress.jsonl")
     assert sorted(spans) == HOSPITALS
     assert most_at_once(spans) == min(4, count_cpus())
+
+
+def base_loads(progress: Path) -> set[int]:
+    """How often the worker of an event has built a base model, at whatever site it was."""
+    return {event["base_loads"] for event in map(json.loads, progress.read_text().splitlines())}
 
 
 def training_spans(progress: Path) -> dict[str, tuple[float, float]]:

@@ -69,7 +69,7 @@ def test_flwr_run_works_as_it_is(environment: dict[str, str], tmp_path: Path) ->
     assert (settings["method"], settings["federation.rounds"]) == ("svd", 1)
     listed = subprocess.run(
         [*flwr, "list", "--format", "json"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60,
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert [run["status"] for run in json.loads(listed.stdout)["runs"]] == ["finished:completed"]
 

@@ -254,7 +254,7 @@ def test_damaged_metrics_are_named_or_rows(tmp_path: Path, count: int, seed: int
     print(dict(feed(folder.path, files, count, seed, read)))
 
 
-@pytest.mark.parametrize(("count", "seed"), [(5, 0), pytest.param(100, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("count", "seed"), [(5, 0), pytest.param(30, 1, marks=pytest.mark.slow)])
 def test_a_damaged_run_folder_gets_a_report(tmp_path: Path, count: int, seed: int) -> None:
     folder = write_run(tmp_path / "run", rounds=2)
     files = read_all(folder)

@@ -14,6 +14,11 @@ from tiny_app import write_app
 from fedapp.cli import daemon
 from fedapp.cli.home import Home
 
+PATIENCE = 1800.0  # seconds for a command, on a machine that others use too
+# The kernel's count of out-of-memory kills is the machine's: a test beside may have provoked one.
+WHY_GONE = (
+    "(it was killed, or it crashed|the kernel killed a process of this machine for lack of memory)"
+)
 COMMAND = [sys.executable, "-c", "from fedapp.cli import app; app(prog_name='fedapp')"]
 
 
@@ -49,7 +54,7 @@ class Desk:
 
     def fedapp(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments)
-        output, errors = process.communicate(timeout=600)
+        output, errors = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
     def daemon(self, project: Path) -> daemon.Daemon:

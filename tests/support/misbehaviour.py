@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ from fedapp.wire import content_to_reply, reply_to_content
 SECRET = "Jane Roe, 47"
 """Stands for what an exception may quote of a record."""
 
+OUT_OF_MEMORY = "takes more memory than there is in "
+"""The fault whose name ends with the path of a group of `cgroups.little_memory`."""
+
 Answer = Callable[[Message, Context], Message]
 
 
@@ -34,7 +38,11 @@ def answer(fault: str, seconds: float, honest: Answer, message: Message, context
         raise RuntimeError("cannot serve")
     if fault == "hangs":
         time.sleep(seconds)
-    with DURING[fault]() if fault in DURING else _as_usual():
+    if fault.startswith(OUT_OF_MEMORY):
+        during = _at_a_step(lambda: _take_memory(Path(fault.removeprefix(OUT_OF_MEMORY))))
+    else:
+        during = DURING[fault]() if fault in DURING else _as_usual()
+    with during:
         replied = honest(message, context)
     if fault in REPLIES:
         changed = REPLIES[fault](content_to_reply(replied.content))
@@ -71,6 +79,12 @@ def _at_a_step(strike: Callable[[], None]) -> Iterator[None]:
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _take_memory(group: Path) -> None:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    taken = [b"x" * 2**28 for _ in range(4)]
+    raise AssertionError(f"the kernel has let {len(taken)} blocks pass")
 
 
 def _raise() -> None:

@@ -15,6 +15,7 @@ from client_app.data.sources.formats import read_columns
 from client_app.data.table import Table
 from fedapp.config import DataSection
 from fedapp.errors import DataError
+from fedapp.paths import user_path
 
 LONGEST_SITE = 100
 
@@ -28,11 +29,13 @@ def read_files(data: DataSection, schema: Schema) -> Table:
 
     Raises
     ------
+    ConfigError
+        If the path begins with the name of no account.
     DataError
         If the source cannot be read or a value is not usable; the row is named, never shown. Of
         the path it holds the last part, because it may leave the site; the rest is in the log.
     """
-    path = Path(data.source).expanduser().absolute()
+    path = user_path(data.source).absolute()
     try:
         return _read(path, data, schema)
     except DataError:

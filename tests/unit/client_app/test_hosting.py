@@ -98,6 +98,39 @@ def test_one_bad_site_does_not_hide_the_others(tmp_path):
     assert replies["b"].site == "b"
 
 
+def test_a_row_that_cannot_be_read_names_file_column_row_and_site(tmp_path):
+    """No node can say which sites there are: every one of them tells the same."""
+    config = write(tmp_path / "d.csv", a=GOOD, b=GOOD)
+    with (tmp_path / "d.csv").open("a") as stream:
+        stream.write(" ,ill,b\n")
+
+    for node in range(2):
+        with pytest.raises(DataError) as caught:
+            hosted_sites(config, {"partition-id": node, "num-partitions": 2})
+        assert str(caught.value) == (
+            "site b: d.csv, column 'text', row 41: expected text, got nothing; fill or remove "
+            "the row"
+        )
+
+
+def test_nothing_of_another_site_is_in_what_a_site_says_of_itself(tmp_path):
+    """Neither its labels, nor its problems, nor how many records it has."""
+
+    def described():
+        site = hosted_sites(config, {"site": "a"})["a"]
+        reply = site.execute(Instruction(Action.DESCRIBE, "a", config))
+        assert reply.failure is None
+        return {k: v for k, v in reply.description.items() if k != "clock"}
+
+    config = write(tmp_path / "d.csv", a=GOOD)
+    alone = described()
+    hosting._SITES.clear()
+    write(tmp_path / "d.csv", a=GOOD, b=["healthy", "ill", "odd"] * 9, c=["ill"] * 3)
+
+    assert described() == alone
+    assert alone["label_map"] == ["healthy", "ill"]
+
+
 def test_bad_sites_do_not_make_the_others_read_the_file_again(tmp_path, monkeypatch):
     reads = []
     original = load.read_table

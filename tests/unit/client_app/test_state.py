@@ -111,9 +111,20 @@ def test_a_resume_drops_the_states_of_rounds_that_are_computed_again(tmp_path: P
     for number in (1, 2, 3, 4):
         site.save(number, numbered(number), keep=5)
 
-    site.save(2, numbered(22), keep=5)
+    states(tmp_path).save(2, numbered(22), keep=5)
 
-    assert value_of(site.load(5)) == 22
+    assert value_of(states(tmp_path).load(5)) == 22
+
+
+def test_work_that_comes_late_costs_no_newer_state(tmp_path: Path) -> None:
+    states(tmp_path).save(1, numbered(1), keep=5)
+    late = states(tmp_path)  # round 2 hangs; the coordinator goes on, another worker does round 3
+    assert value_of(late.load(2)) == 1
+    states(tmp_path).save(3, numbered(3), keep=5)
+
+    late.save(2, numbered(2), keep=5)
+
+    assert value_of(states(tmp_path).load(4)) == 3
 
 
 def test_the_runs_not_used_for_longest_go(tmp_path: Path) -> None:
@@ -168,7 +179,7 @@ def test_the_file_is_numbers_and_json(tmp_path: Path) -> None:
     with safe_open(path, framework="numpy") as file:
         header = json.loads(file.metadata()["fedapp"])
         assert "residual/classifier.weight" in file.keys()  # noqa: SIM118
-    assert (header["format"], header["run"], header["round"]) == (1, RUN, 1)
+    assert (header["format"], header["run"], header["round"]) == (2, RUN, 1)
     assert b"pickle" not in path.read_bytes()
 
 
@@ -195,14 +206,18 @@ DAMAGES = {
     "text": (lambda path: path.write_text("no tensors at all"), "cannot be read"),
     "other tensors": (lambda path: path.write_bytes(save({"x": np.zeros(2)})), "cannot be read"),
     "flipped bit": (_flip, "is damaged"),
-    "future format": (lambda path: _rewrite(path, format=2), "is of another format"),
+    "future format": (lambda path: _rewrite(path, format=3), "is of another format"),
+    "changed setting": (
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"count\\": 2', b'"count\\": 9')),
+        "is damaged",
+    ),
     "other site": (lambda path: _rewrite(path, site="Ulm"), "is of another site"),
     "other run": (lambda path: _rewrite(path, run=OTHER_RUN), "is of another run"),
     "other round": (lambda path: _rewrite(path, round=1), "is of another round"),
     "other layout": (lambda path: _rewrite(path, layout="f" * 64), "is of another layout"),
     "other shapes": (
         lambda path: _rewrite(path, state={"moments": {"kind": "adapter", "layout": {}}}),
-        "cannot be read",
+        "is damaged",
     ),
     "a folder": (lambda path: (path.unlink(), path.mkdir()), "cannot be read"),
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from cgroups import LIMIT, little_memory
 
 from fedapp import kernel
 
@@ -35,3 +39,20 @@ def test_where_it_is_read(
     assert kernel.kernel_kills() == count
     assert ("lack of memory" in kernel.why_gone(count - 1)) is True
     assert ("lack of memory" in kernel.why_gone(count)) is False
+
+
+def test_a_real_kill_is_counted() -> None:
+    take = f"import sys; sys.stdin.readline(); print(len(b'x' * {4 * LIMIT}))"
+    before = kernel.kernel_kills()
+    with (
+        little_memory() as group,
+        subprocess.Popen(
+            [sys.executable, "-c", take], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child,
+    ):
+        (group / "cgroup.procs").write_text(str(child.pid))
+        output, _ = child.communicate(b"go\n", timeout=300)
+
+    assert (output, child.returncode) == (b"", -signal.SIGKILL)
+    assert kernel.kernel_kills() > before
+    assert "for lack of memory" in kernel.why_gone(before)

@@ -340,6 +340,30 @@ def test_a_status_that_was_cut_short_is_written_anew(tmp_path: Path) -> None:
     assert folder.read_status() == running
 
 
+ODD = ["", "[" * 100_000, "[]", "null", "\ud800", '{"earlier": "completed"}'] + [
+    f'{{"state": "completed", "run_id": 7, "{key}": {value}}}'
+    for key in ("earlier", "state", "run_id", "exit_code", "error")
+    for value in ("[1]", "1.5", "true", '"x"', "[" * 900 + "]" * 900, '{"state": {"a": 1}}')
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_status_of_odd_content_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    folder = _completed(tmp_path)
+    folder.status_file.write_bytes(text.encode("utf-8", "surrogatepass"))
+
+    assert isinstance(folder.state(), str)
+    for end in (folder.end_status, folder.write_status):
+        folder.begin_status(8)
+        began = json.loads(folder.status_file.read_text())
+        assert (began["state"], began["run_id"]) == ("running", 8)
+        end("failed", "no", 6, 8)
+        assert folder.state() in ("completed", "failed")
+        folder.status_file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    folder.write_status("stopped", "Ctrl-C", 130)
+    assert folder.state() == "stopped"
+
+
 def test_the_status_is_true_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no new file has room, the old one is written over."""
     folder = _completed(tmp_path)
@@ -367,3 +391,24 @@ def test_what_is_no_folder_for_the_adapter_is_found_early(tmp_path: Path, kind: 
         folder.adapter.write_text("mine")
     with pytest.raises(CheckpointError, match=rf"adapter is a {kind}, expected a folder"):
         folder.check_adapter()
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", "{}", '{"settings": 3}', "\udcff"])
+def test_a_damaged_record_of_the_settings_is_one_sentence(tmp_path: Path, content: str) -> None:
+    folder = _completed(tmp_path)
+    folder.config_file.write_bytes(content.encode("utf-8", "surrogateescape"))
+
+    with pytest.raises(
+        CheckpointError, match=r"config\.json cannot be read: .*; restore it"
+    ) as caught:
+        folder.read_config()
+    assert str(caught.value).isprintable()
+
+
+def test_of_the_record_only_what_can_be_used_is_read(tmp_path: Path) -> None:
+    folder = _completed(tmp_path)
+    for sites in (None, [], {"A": {"label_map": ["x"]}, "B": 3}):
+        folder.config_file.write_text(json.dumps({"settings": {"seed": 3}, "sites": sites}))
+        read = folder.read_config()
+        assert read["settings"] == {"seed": 3}
+        assert read["sites"] == ({"A": {"label_map": ["x"]}} if isinstance(sites, dict) else {})

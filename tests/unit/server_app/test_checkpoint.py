@@ -137,6 +137,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         _resealed(lambda s: s["totals"].update(bytes_up=10**400)),  # type: ignore[attr-defined]
         "cannot be read: int too large",
     ),
+    "no adapter": (
+        _resealed(lambda s: s["strategy"].pop("adapter")),  # type: ignore[attr-defined]
+        "cannot be read: it holds no adapter",
+    ),
+    "text for an adapter": (
+        _resealed(lambda s: s["strategy"].update(adapter={"kind": "json", "value": "x"})),  # type: ignore[attr-defined]
+        "cannot be read: it holds no adapter",
+    ),
     "other shape": (_resealed(_longer), r"has shape \[2, 6\], expected \[99, 1\]"),
     "no folder": (shutil.rmtree, "is incomplete"),
 }

@@ -218,7 +218,7 @@ def test_a_failure_is_told_while_others_are_silent(
     started = time.monotonic()
     with pytest.raises(DataError, match="site Hungary: no records"):
         shake_hands(grid, settings(federation__handshake_timeout=60))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def test_a_node_whose_app_dies_is_reported(settings: Settings) -> None:
@@ -247,7 +247,7 @@ def test_too_few_sites_end_the_wait(settings: Settings) -> None:
     started = time.monotonic()
     with pytest.raises(MissingReplies, match=r"4 of at least 5 sites connected within 0.3 s"):
         shake_hands(FakeGrid(), config)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     with pytest.raises(MissingReplies, match=r"0 of at least 2 sites .*present: none"):
         shake_hands(FakeGrid({}), settings())
 
@@ -260,7 +260,7 @@ def test_a_failure_ends_the_wait_for_more_sites(settings: Settings) -> None:
     started = time.monotonic()
     with pytest.raises(DataError, match="site Hungary: column 'age' is missing"):
         shake_hands(grid, settings(federation__connect_timeout=60))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def test_good_answers_wait_for_more_sites_to_come(settings: Settings) -> None:
@@ -298,7 +298,7 @@ def test_a_node_that_flower_cannot_reach_is_not_waited_for(
         grid, settings(federation__connect_timeout=60, federation__handshake_timeout=60)
     )
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert "Hungary" not in roster.sites
     text = capsys.readouterr().out
     assert text.count("warning: Flower did not take the request to node") == 1

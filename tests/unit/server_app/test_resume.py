@@ -22,7 +22,7 @@ from fedapp.errors import CheckpointError, MissingReplies
 from fedapp.results import RunFolder
 from fedapp.run_lock import RunLock
 from server_app import checkpoint as checkpoint_module
-from server_app.app import run
+from server_app.app import build_strategy, run
 from server_app.checkpoint import newest_checkpoint
 
 Settings = Callable[..., RunConfig]
@@ -398,3 +398,24 @@ def test_a_full_disk_is_one_sentence(settings: Settings, monkeypatch: pytest.Mon
     assert newest_checkpoint(folder.checkpoint).round == 1
     _resume(folder, config)
     assert folder.read_status()["state"] == "completed"
+
+
+@pytest.mark.parametrize("key", ["adapter", "optimizer.momentum"])
+def test_a_checkpoint_that_the_method_does_not_know_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Whole on disk, and without what another version of the method would keep."""
+    config = settings(federation__rounds=1)
+    folder = RunFolder.create(config)
+    run(FakeGrid(), config, folder, 1)
+    strategy = type(build_strategy(config))
+
+    def load(self: object, state: dict[str, Any]) -> None:
+        raise KeyError(key)
+
+    monkeypatch.setattr(strategy, "load_state_dict", load)
+    again = config.with_changes({"resume": str(folder.path), "federation.rounds": 1})
+    with pytest.raises(CheckpointError, match=rf"round 1 is not of .* \(KeyError\('{key}'\)\);"):
+        run(FakeGrid(), again, RunFolder.open(folder.path), 2)
+
+    assert folder.state() == "completed"

@@ -63,6 +63,17 @@ def test_a_confident_model_has_no_ties() -> None:
     assert measured(logits, labels)["auc"] == 1.0
 
 
+@pytest.mark.parametrize("records", [2, 13, 14, 15, 20, 21, 22])  # with 13 it was 1.0000001
+def test_a_perfect_ranking_has_an_area_of_one_and_not_more(records: int) -> None:
+    for positive in range(1, records):
+        labels = np.array([0] * (records - positive) + [1] * positive)
+        rising = np.linspace(-1.0, 1.0, records)
+
+        auc = measured(np.stack([-rising, rising], axis=1), labels)["auc"]
+
+        assert 1.0 - 1e-6 < auc <= 1.0
+
+
 def test_auc_is_left_out_when_one_label_occurs() -> None:
     got = measured(np.array([[2.0, 1.0], [0.0, 1.0]]), np.array([0, 0]))
 

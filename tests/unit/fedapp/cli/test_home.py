@@ -48,3 +48,11 @@ def test_a_home_that_cannot_be_made_is_one_sentence(
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     with pytest.raises(ConfigError, match="give this account a writable home folder"):
         Home.of(tmp_path)
+
+
+def test_a_folder_whose_name_is_no_text_is_one_sentence(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff"))
+    folder.mkdir()
+
+    with pytest.raises(ConfigError, match=r"a name that is not Unicode: '.*/a.udcff'; rename it"):
+        Home.of(folder)

@@ -98,3 +98,8 @@ def test_a_settings_file_of_nobody_is_one_sentence() -> None:
 def test_names_that_are_no_paths_stay(tmp_path: Path) -> None:
     flat = {"data.source": "embedded:heart", "model.source": "org/bert", "resume": ""}
     assert absolute_paths(flat, tmp_path) == flat
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 100_000, "{a=" * 50_000])
+def test_a_value_that_no_parser_takes_is_text(value: str) -> None:
+    assert read_overrides([f"train.batch-size={value}"]) == {"train.batch-size": value}

@@ -9,12 +9,19 @@ from pathlib import Path
 import pytest
 import typer
 
+from fedapp.cli.daemon import Daemon
+from fedapp.cli.flower import Run
+from fedapp.cli.home import Home
+from fedapp.cli.process import Process
 from fedapp.cli.run import _conclude, _mark_ended
+from fedapp.cli.session import Request
 from fedapp.cli.verdict import Verdict
+from fedapp.config import RunConfig
 from fedapp.results import RunFolder
 
 module = importlib.import_module("fedapp.cli.run")  # the package's own `run` is the command
 FRESH, OLD, OLDER = 3000, 2000, 1000  # seconds, times of files
+LATE = Verdict(1, "Ray was late", begun=False)
 
 
 def folder_with(tmp_path: Path, **times: int) -> Path:
@@ -79,6 +86,43 @@ def test_a_run_that_fell_with_flower_is_not_running_any_more(tmp_path: Path) -> 
 
     _mark_ended(tmp_path, "7", Verdict(1, "later"), "failed")  # it has said itself how it ended
     assert folder.read_status() == failed
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "attempts"),
+    [([Verdict(0)], 1), ([LATE, Verdict(0)], 2), ([LATE, LATE], 2), ([Verdict(1, "no")], 1)],
+)
+def test_a_run_that_has_not_begun_is_tried_once_more(
+    verdicts: list[Verdict],
+    attempts: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The first attempt must leave nothing that keeps the second from the run's folder."""
+    waiting, ended, home = list(verdicts), list[Home](), Home(tmp_path)
+
+    class Attempt:
+        run_id = "7"
+
+        def __init__(self, *arguments: object) -> None: ...
+
+        def execute(self) -> Run:
+            RunFolder.create(RunConfig(name="one", output_dir=str(tmp_path))).begin_status(7)
+            return Run("7", "", "")
+
+    monkeypatch.setattr(module.session, "Session", Attempt)
+    monkeypatch.setattr(module, "judge", lambda *arguments: waiting.pop(0))
+    monkeypatch.setattr(module.daemon, "end_ray", ended.append)
+    monkeypatch.setattr(module, "say", lambda text: None)
+    monkeypatch.setattr(module.daemon, "ensure", lambda home: (Daemon(Process(1, ""), 1, ""), True))
+    request = Request(tmp_path, tmp_path / "o.toml", "", tmp_path / "log")
+
+    assert module._execute(home, request, tmp_path / "one") == verdicts[-1]
+
+    assert waiting == []
+    assert ended == [home] * (attempts - 1)
+    assert capsys.readouterr().err.count("tried once more") == attempts - 1
 
 
 def test_a_report_that_fails_is_a_warning(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 
@@ -97,9 +96,14 @@ def test_resuming_nothing_is_an_error(app: Path, here: Path) -> None:
         resolve(app, [], {"resume": "absent"}, here)
 
 
-def test_a_resumed_run_with_a_broken_record_is_an_error(app: Path, here: Path) -> None:
+@pytest.mark.parametrize(
+    "content", ['{"settings": 3', "{}", "[]", '{"settings": 3}', "[" * 100_000]
+)
+def test_a_resumed_run_with_a_broken_record_is_an_error(
+    app: Path, here: Path, content: str
+) -> None:
     here.mkdir()
-    (here / "config.json").write_text(json.dumps({"settings": 3})[:-1])
+    (here / "config.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
         resolve(app, [], {"resume": str(here)}, here)
 

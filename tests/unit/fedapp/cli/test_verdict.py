@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedapp.cli.flower import Run
-from fedapp.cli.verdict import judge
+from fedapp.cli.verdict import Verdict, judge
 
 LOG = Path("/logs/x.log")
 
@@ -86,10 +86,38 @@ def test_a_crash_before_the_folder_exists_is_told_by_flower(tmp_path: Path) -> N
     assert str(LOG) in verdict.error
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", "[" * 100_000, '{"run_id": [7]}', '{"state": [], "run_id": 7}'],
+    ids=range(7),
+)
 def test_a_broken_status_is_as_good_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "status.json").write_text(content)
     assert judge(Run("7", "finished:completed", ""), tmp_path, LOG).exit_code == 1
+
+
+def test_what_the_folder_says_is_one_line(tmp_path: Path) -> None:
+    status(tmp_path, "failed", "site A:\x1b[2J\nnext: all is well" + "x" * 10_000, 4)
+    error = judge(Run("7", "finished:failed", ""), tmp_path, LOG).error
+    assert error.startswith(r"site A:\x1b[2J\nnext: all is well")
+    assert len(error) == 5000
+    (tmp_path / "status.json").write_text('{"state": "failed", "error": [1], "run_id": 7}')
+    assert judge(Run("7", "finished:failed", ""), tmp_path, LOG).error == (
+        f"the run failed; see {LOG}"
+    )
+
+
+def test_a_ray_that_starts_late_is_told_as_such_and_may_be_tried_again(tmp_path: Path) -> None:
+    status(tmp_path, "running")
+    late = "The current node timed out during startup. This could happen because some of the ..."
+
+    verdict = judge(Run("7", "finished:failed", late), tmp_path, LOG)
+
+    assert (verdict.exit_code, verdict.begun) == (1, False)
+    assert verdict.error.startswith("Ray, which runs the sites, did not start within the 30 s")
+    assert judge(Run("7", "finished:failed", "another\nreason"), tmp_path, LOG) == Verdict(
+        1, f"another reason (full output: {LOG})"
+    )
 
 
 def test_stopped_is_130(tmp_path: Path) -> None:

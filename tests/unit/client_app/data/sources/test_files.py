@@ -11,7 +11,7 @@ from client_app.data.schemas.classification import ClassificationSchema
 from client_app.data.sources.files import read_files
 from client_app.data.table import Table
 from fedapp.config import DataSection
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 
 TEXTS = ['Chest pain, "sharp"\nsince Monday', "Müdigkeit", "Fever"]
 LABELS = ["yes", "no", "yes"]
@@ -214,6 +214,11 @@ def test_a_missing_file_is_named_and_its_folder_only_in_the_log(
         read(Path("nothing.csv"))
 
     assert f"{tmp_path}/nothing.csv" in caplog.text
+
+
+def test_a_path_of_nobody_is_a_mistake_in_the_settings() -> None:
+    with pytest.raises(ConfigError, match="'~nosuchuser', but no account of that name"):
+        read(Path("~nosuchuser/a.csv"))
 
 
 def test_the_columns_of_a_file_are_only_in_the_log(
