@@ -9,6 +9,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 CACHE := $(HOME)/.cache/fedapp/downloads
 ARGS ?=
+# Two processes, each with whole files of tests: much of the time is waiting for Flower and Ray to
+# start. One after the other, as for a debugger: make test ARGS="-n 0 -k name".
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .PHONY: setup sentiment smollm2 run test test-slow bench lint format clean clean-all
 
@@ -18,10 +21,10 @@ run: setup
 	@$(BIN)/fedapp run $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-slow: setup
-	@$(BIN)/python -m pytest -m "(slow or chaos) and not docker and not gpu" $(ARGS)
+	@$(PYTEST) -m "(slow or chaos) and not docker and not gpu" $(ARGS)
 
 bench: setup
 	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done

@@ -2,11 +2,12 @@
 
 Usage:
     .venv/bin/python benchmarks/resume.py
-    .venv/bin/python benchmarks/resume.py --only "during" --output /tmp/resume.json
+    .venv/bin/python benchmarks/resume.py --only "fedavg" --output /tmp/resume.json
 
 Runs tests/integration/test_resume_kill.py, which SIGKILLs whole `fedapp run`s and compares what is
-resumed with what was never killed, and writes down what it saw. About five minutes on two cores
-with nothing else to do. Results: benchmarks/results/resume.json.
+resumed with what was never killed, and writes down what it saw: the adapter after the round that
+was cut short. A few minutes on two cores with nothing else to do.
+Results: benchmarks/results/resume.json.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def main() -> None:
         rows = read(report)
     for row in rows:
         same = "same" if row["same"] else "DIFFERENT"
-        print(f"{row['case']:34} {row['point']:56} {row['resumed']} {same}")
+        print(f"{row['case']:34} {row['point']:18} round {row['round']} {row['resumed']} {same}")
     document = {
         "benchmark": "SIGKILL of the whole run at a point, then resume: digest of the adapter",
         "same": sum(row["same"] for row in rows),
@@ -69,14 +70,13 @@ def main() -> None:
 
 
 def read(report: Path) -> list[dict[str, Any]]:
-    """Return what the tests noted: case, point and digests; seconds with the killed run and all."""
+    """Return what the tests noted of every kill: case, point, round and digests."""
     rows = []
     for test in ET.parse(report).iter("testcase"):  # noqa: S314
-        noted = {p.attrib["name"]: p.attrib["value"] for p in test.iter("property")}
-        if "resumed" in noted:
-            same = noted["resumed"] == noted["uninterrupted"] and test.find("failure") is None
-            seconds = round(float(test.attrib["time"]), 1)
-            rows.append({**noted, "same": same, "seconds": seconds})
+        passed = test.find("failure") is None and test.find("error") is None
+        for noted in test.iter("property"):
+            row = json.loads(noted.attrib["value"])
+            rows.append({**row, "same": passed and row["resumed"] == row["uninterrupted"]})
     return rows
 
 

@@ -106,7 +106,7 @@ def _execute(home: Home, request: session.Request, folder: Path) -> Verdict:
     _look_at(folder)
     verdict = _attempt(home, running, request, folder)
     if not verdict.begun:
-        warn(f"{verdict.error}; nothing had begun, so it is tried once more")
+        say("Ray did not start within its 30 s. Nothing had begun: the run is tried once more")
         daemon.end_ray(home)
         verdict = _attempt(home, running, request, folder)
     return verdict

@@ -1,6 +1,10 @@
 """SIGKILL of a whole run at named points; what is resumed equals what was never killed.
 
-Prints a line a case (`pytest -s`); `benchmarks/resume.py` makes the table of them.
+A run a method: it is killed at the first point in its second round, what resumes it is killed at
+the next point a round later, and so on. After every kill each checkpoint must be, bit for bit, the
+uninterrupted run's: the round that was struck last has been done again by then.
+
+Prints a line a kill (`pytest -s`); `benchmarks/resume.py` makes the table of them.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ import pytest
 from desk import Desk
 from interface import ROOT
 from kill_points import BEFORE_ITS_CHECKPOINT, IN_A_ROUND
-from killer_app import KillerApp, Victim, adopting_orphans
+from killer_app import KillerApp, adopting_orphans
 
 from fedapp.results import RunFolder
 from server_app.checkpoint import newest_checkpoint, read_checkpoint
@@ -25,22 +29,12 @@ from server_app.checkpoint import newest_checkpoint, read_checkpoint
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.chaos,
-    pytest.mark.timeout(2400),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
 ]
 
-QUICK = (
-    "model.source=embedded:tiny-encoder data.max-examples=40 train.local-epochs=1 train.device=cpu "
-    "federation.rounds=3 federation.local-only=false federation.keep-checkpoints=9"
-)
-CASES = {
-    "subspace-reg": "method=subspace-reg",
-    "fedavg": "method=fedavg",
-    "fedsvd": "method=fedsvd",  # refuses an A that differs in one bit
-    "fedavg, int8": "method=fedavg federation.codec=int8",  # sites remember the rounding error
-    "fedavg, half of the sites a round": "method=fedavg federation.fraction=0.5",
-}
-# The six of the promise; `kill_points` has more, which the tests in one process go through.
+# The six of the promise; `kill_points` has more points, and there are more methods, which the tests
+# in one process go through.
 SIX = (
     "before send",
     "while collecting",
@@ -49,10 +43,21 @@ SIX = (
     "during checkpoint",
     "between rounds",
 )
-STRUCK = 2  # the round, of three
+RESUMING = "while resuming"
+FIRST = 2  # the round of the first kill; every other one is a round later
+ROUNDS = FIRST + len(SIX)  # and one that nothing happens to
+QUICK = (
+    "model.source=embedded:tiny-encoder data.max-examples=40 train.local-epochs=1 train.device=cpu "
+    f"federation.rounds={ROUNDS} federation.local-only=false "
+    f"federation.keep-checkpoints={ROUNDS + 1}"
+)
+# Who takes part in a round is drawn, and sites remember the rounding error of earlier rounds.
+DRAWN = "method=fedavg federation.fraction=0.75 federation.codec=int8"
+CASES = {
+    "subspace-reg": ("method=subspace-reg", SIX),
+    "fedavg, int8, three of four sites": (DRAWN, (*SIX[:4], RESUMING, *SIX[4:])),
+}
 PATIENCE = 600  # seconds for one command, which takes ten on a machine with nothing else to do
-
-Comparison = Callable[..., str]
 
 
 @dataclass
@@ -61,22 +66,18 @@ class Ward:
 
     desk: Desk
     killer: KillerApp
-    wholes: dict[str, RunFolder] = field(default_factory=dict)
 
     def folder(self, name: str) -> RunFolder:
         return RunFolder(self.desk.here / "runs" / name)
 
-    def whole(self, case: str) -> RunFolder:
-        """An uninterrupted run, made once."""
-        if case not in self.wholes:
-            name = f"whole-{len(self.wholes)}"
-            done = self.desk.fedapp("run", ROOT, "--name", name, "-c", f"{QUICK} {CASES[case]}")
-            assert (done.returncode, done.stderr) == (0, "")
-            self.wholes[case] = self.folder(name)
-        return self.wholes[case]
+    def whole(self, name: str, *arguments: str) -> RunFolder:
+        """An uninterrupted run."""
+        done = self.desk.fedapp("run", ROOT, "--name", name, *arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        return self.folder(name)
 
-    def kill(self, point: str, round: int, *arguments: str | Path) -> list[Victim]:
-        """Begin or resume a run that kills itself, and see that it did."""
+    def kill(self, point: str, round: int, *arguments: str | Path) -> str:
+        """Begin or resume a run that kills itself, see that it did, and return what it printed."""
         self.killer.arm(point, round)
         with adopting_orphans():
             process = self.desk.start("run", self.killer.folder, *arguments)
@@ -87,14 +88,13 @@ class Ward:
         ended = {name: v.signal for v in victims for name in PARTS if name in v.command}
         assert ended == dict.fromkeys(PARTS, signal.SIGKILL)
         assert sum("ClientAppActor" in victim.command for victim in victims) >= 1
-        return victims
+        return output
 
-    def resume(self, folder: RunFolder, after: int) -> None:
-        """Resume with the product and see it through."""
+    def resume(self, folder: RunFolder) -> str:
+        """Resume with the product, see it through, and return what it printed."""
         done = self.desk.fedapp("run", ROOT, "--resume", folder.path)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-        assert "The run was interrupted: its process has gone" in done.stdout
-        assert f"resumed after round {after} of 3" in done.stdout
+        return done.stdout
 
 
 # Of the processes that must have been ended by nothing but SIGKILL. (The command itself is the
@@ -111,96 +111,75 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
     made.desk.fedapp("stop", made.killer.folder)
 
 
-@pytest.fixture
-def same(ward: Ward, record_property: Callable[[str, Any], None]) -> Comparison:
-    """Compares a resumed run with the uninterrupted one, and notes the digests."""
-
-    def compare(case: str, folder: RunFolder, point: str) -> str:
-        digests = [_summary(f)["adapter_digest"] for f in (ward.whole(case), folder)]
-        for key, value in {"case": case, "point": point}.items():
-            record_property(key, value)
-        record_property("uninterrupted", digests[0])
-        record_property("resumed", digests[1])
-        print(f"\n{case:34} {point:42} {digests[1]} {'same' if len(set(digests)) == 1 else 'NOT'}")
-        _assert_same(ward.whole(case), folder)
-        return str(digests[1])
-
-    return compare
-
-
-@pytest.mark.parametrize("point", SIX)
-@pytest.mark.parametrize("case", ["subspace-reg", "fedavg"])
-def test_a_killed_run_resumes_to_the_same_bits(
-    ward: Ward, same: Comparison, case: str, point: str
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_killed_at_every_point_ends_with_the_same_bits(
+    ward: Ward, record_property: Callable[[str, Any], None], case: str
 ) -> None:
-    whole, name = ward.whole(case), f"{case}-{point}".replace(" ", "-")
-    ward.kill(point, STRUCK, "--name", name, "-c", f"{QUICK} {CASES[case]}")
-    folder = ward.folder(name)
-    done = STRUCK - 1 if point in BEFORE_ITS_CHECKPOINT else STRUCK
-    _assert_whole_checkpoints(folder, whole, done)
-    _assert_what_is_cut(folder, point)
-    assert folder.read_status()["state"] == "running"  # nobody could write another
-    assert folder.state() == "interrupted"
+    settings, points = CASES[case]
+    name = settings.split()[0].removeprefix("method=")
+    start = ("-c", f"{QUICK} {settings}")
+    whole, folder = ward.whole(f"{name}-whole", *start), ward.folder(name)
+    struck: dict[str, int] = {}  # the round that was cut short, by point
+    next_round, done = FIRST, 0  # to strike; whose checkpoint is the newest
+    for point in points:
+        before = folder.metrics_size if struck else 0
+        said = ward.kill(
+            point, next_round, *(("--resume", folder.path) if struck else ("--name", name, *start))
+        )
+        assert ("The run was interrupted: its process has gone" in said) == bool(struck)
+        if point == RESUMING:
+            struck[point] = done + 1
+            assert folder.metrics_size < before, "what the last kill had left is still there"
+            _assert_the_report_tells(ward, folder)
+        else:
+            assert (f"resumed after round {done} of {ROUNDS}" in said) == bool(struck)
+            struck[point] = next_round
+            done = next_round - (point in BEFORE_ITS_CHECKPOINT)
+            next_round += 1
+        _assert_whole_checkpoints(folder, whole, done)
+        _assert_what_is_cut(folder, point, struck[point])
+        assert folder.read_status()["state"] == "running"  # nobody could write another
+        assert folder.state() == "interrupted"
+        if "int8" in case and point == "after validation":  # and will do the round again
+            assert [*folder.sites.glob(f"*/*/round-{next_round - 1:06d}.safetensors")]
 
-    ward.resume(folder, done)
+    assert f"resumed after round {done} of {ROUNDS}" in ward.resume(folder)
 
-    same(case, folder, point)
-
-
-@pytest.mark.parametrize(
-    ("case", "point"),
-    [
-        ("fedsvd", "during checkpoint"),
-        # The sites have kept what they did not send in this round, and do the round again.
-        ("fedavg, int8", "after validation"),
-    ],
-)
-def test_other_methods_and_what_sites_remember(
-    ward: Ward, same: Comparison, case: str, point: str
-) -> None:
-    name = case.replace(", ", "-")
-    ward.kill(point, STRUCK, "--name", name, "-c", f"{QUICK} {CASES[case]}")
-    folder = ward.folder(name)
-    assert bool([*folder.sites.glob("*/*/round-000002.safetensors")]) == ("int8" in case)
-
-    ward.resume(folder, STRUCK - 1)
-
-    same(case, folder, point)
-
-
-def test_who_is_drawn_does_not_change(ward: Ward, same: Comparison) -> None:
-    case, point = "fedavg, half of the sites a round", "while collecting"
-    ward.kill(point, STRUCK, "--name", "half", "-c", f"{QUICK} {CASES[case]}")
-
-    ward.resume(ward.folder("half"), STRUCK - 1)
-
-    same(case, ward.folder("half"), point)
-    drawn = [
-        {row["site"] for row in ward.folder("half").read_metrics() if row["round"] == round}
-        for round in (1, 2)
-    ]
-    assert drawn[0] != drawn[1], "the same sites twice: the case shows nothing"
+    for point, round in struck.items():
+        record_property("kill", json.dumps(_row(case, point, round, whole, folder)))
+    _assert_same(whole, folder)
+    if "fraction" in settings:
+        _assert_not_always_the_same_sites(whole)
 
 
-def test_killed_again_and_again_while_resuming_too(ward: Ward, same: Comparison) -> None:
-    case, folder = "subspace-reg", ward.folder("again")
-    ward.kill("before checkpoint", STRUCK, "--name", "again", "-c", f"{QUICK} {CASES[case]}")
-    longest = folder.metrics_size
-    ward.kill("while resuming", 0, "--resume", folder.path)
-    assert folder.metrics_size < longest
-    ward.kill("during checkpoint", STRUCK, "--resume", folder.path)
-    _assert_whole_checkpoints(folder, ward.whole(case), STRUCK - 1)
+def test_the_points_are_those_that_there_are() -> None:
+    assert set(SIX) <= set(IN_A_ROUND)
+
+
+def _assert_the_report_tells(ward: Ward, folder: RunFolder) -> None:
     done = ward.desk.fedapp("report", ward.desk.here / "runs" / "latest")
     assert (done.returncode, done.stderr) == (0, "")
     assert "its process has gone, because it was killed" in folder.report_file.read_text()
 
-    ward.resume(folder, STRUCK - 1)
 
-    same(case, folder, "before checkpoint, while resuming, during checkpoint")
+def _digest(checkpoint: Path) -> str:
+    return str(read_checkpoint(checkpoint).strategy["adapter"].digest())
 
 
-def test_the_table_names_points_that_there_are() -> None:
-    assert set(SIX) <= set(IN_A_ROUND)
+def _row(case: str, point: str, round: int, whole: RunFolder, folder: RunFolder) -> dict[str, Any]:
+    """The adapter after the round that was cut short, done again and never interrupted."""
+    one, two = (_digest(run.checkpoint / f"round-{round:06d}") for run in (whole, folder))
+    print(f"{case:34} {point:18} round {round} {two} {'same' if one == two else 'DIFFERENT'}")
+    return {"case": case, "point": point, "round": round, "uninterrupted": one, "resumed": two}
+
+
+def _assert_not_always_the_same_sites(whole: RunFolder) -> None:
+    trained: dict[int, set[str]] = {}
+    for row in whole.read_metrics():
+        if row["site"] is not None and "train_loss" in row:
+            trained.setdefault(row["round"], set()).add(row["site"])
+    assert sorted(trained) == [*range(1, ROUNDS + 1)]
+    assert len(set(map(frozenset, trained.values()))) > 1
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
@@ -231,19 +210,21 @@ def _assert_whole_checkpoints(folder: RunFolder, whole: RunFolder, newest: int) 
     """What has a checkpoint's name is whole, and the uninterrupted run's after that round."""
     assert newest_checkpoint(folder.checkpoint).round == newest
     for path in folder.checkpoint.glob("round-*"):
-        saved = read_checkpoint(path).strategy["adapter"].digest()
-        assert saved == read_checkpoint(whole.checkpoint / path.name).strategy["adapter"].digest()
+        again = whole.checkpoint / path.name
+        assert _digest(path) == _digest(again)
+        data = [(place / "state.safetensors").read_bytes() for place in (path, again)]
+        assert data[0] == data[1], path.name
 
 
-def _assert_what_is_cut(folder: RunFolder, point: str) -> None:
+def _assert_what_is_cut(folder: RunFolder, point: str, round: int) -> None:
     """The point was hit: the half-written file is there exactly where it should be."""
-    cut = [p for p in _strays(folder) if f".round-{STRUCK:06d}." in p]
+    cut = [p for p in _strays(folder) if f".round-{round:06d}." in p]
     assert bool(cut) == (point == "during checkpoint")
     if cut:
         files = {
             p.name: p.stat().st_size for p in (folder.checkpoint / Path(cut[0]).name).iterdir()
         }
-        before = folder.checkpoint / f"round-{STRUCK - 1:06d}" / "state.safetensors"
+        before = folder.checkpoint / f"round-{round - 1:06d}" / "state.safetensors"
         assert files == {"state.safetensors": before.stat().st_size // 2}
 
 

@@ -465,7 +465,12 @@ def test_another_process_computes_the_same_bits(site, tmp_path):
 
     other = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}", "PYTHONHASHSEED": "7"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}",
+            "PYTHONHASHSEED": "7",
+            "OMP_NUM_THREADS": str(torch.get_num_threads()),
+        },
         capture_output=True,
         text=True,
         check=True,

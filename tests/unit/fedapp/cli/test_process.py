@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from begun import begun
 
 from fedapp.cli.process import Process, end_all, wait_for_end, with_environment, working_in
 
@@ -79,7 +80,7 @@ def test_waiting_ends_at_the_deadline(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_processes_are_found_by_their_environment() -> None:
-    child = subprocess.Popen(["sleep", "60"], env={"FEDAPP_TEST": "a=b c"})
+    child = begun(subprocess.Popen(["sleep", "60"], env={"FEDAPP_TEST": "a=b c"}))
     try:
         assert with_environment("FEDAPP_TEST", "a=b c") == [Process.of(child.pid)]
         assert with_environment("FEDAPP_TEST", "a=b") == []
@@ -92,7 +93,7 @@ def test_processes_are_found_by_their_environment() -> None:
 
 def test_processes_are_found_by_their_working_directory(tmp_path: Path) -> None:
     (here := tmp_path / "here").mkdir()
-    child = subprocess.Popen(["sleep", "60"], cwd=here)
+    child = begun(subprocess.Popen(["sleep", "60"], cwd=here))
     try:
         assert working_in(here) == [Process.of(child.pid)]
         assert working_in(tmp_path) == []

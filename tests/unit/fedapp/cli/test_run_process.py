@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from begun import begun
 
 from fedapp import kernel
 from fedapp.cli import daemon, run_process
@@ -30,7 +31,7 @@ def start() -> Iterator[Start]:
                 [name, "60"], executable="/bin/sleep", cwd=home.neutral, env=environment
             )
         )
-        return children[-1]
+        return begun(children[-1])
 
     yield started
     for child in children:
