@@ -22,6 +22,8 @@ from server_app.updates import Update
 
 EPS = float(np.finfo(np.float32).eps)
 KINDS = ("independent", "equal", "opposed", "rank-one", "zero-b", "one-zero", "tied", "near")
+# The others give every site an A of the round's own: tests/unit/server_app/test_folding.py.
+ONE_MODEL = sorted(set(METHODS) - {"dysco", "random-boost"})
 EXAMPLES = settings(deadline=None, max_examples=20)
 
 
@@ -267,7 +269,7 @@ def test_the_order_of_arrival_matters_to_rounding_only(
     np.testing.assert_allclose(other.tensors["head"], merged.tensors["head"], atol=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ONE_MODEL)
 @settings(deadline=None, max_examples=8)
 @given(federation=federations(shared_a=True), data=st.data())
 def test_the_order_of_arrival_does_not_change_a_bit_of_a_round(

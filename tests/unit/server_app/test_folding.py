@@ -105,6 +105,20 @@ def test_what_is_folded_is_the_sum_of_all_products(method: str, scale: str) -> N
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_the_order_of_arrival_does_not_change_a_bit(method: str) -> None:
+    digests = []
+    for order in (1, -1):
+        strategy = begun(method)
+        for round in (1, 2):
+            prepare(strategy, round)
+            strategy.aggregate(round, updates_of(trained(strategy, round))[::order])
+        assert strategy.folded is not None
+        digests.append((strategy.folded.digest(), strategy.adapter.digest()))
+
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_is_new_in_every_round_and_orthonormal_where_it_is_not_trained(method: str) -> None:
     strategy = begun(method)
     seen = []
