@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import math
 import os
 import platform
 import statistics
@@ -136,8 +137,8 @@ def _validation(rows: list[dict[str, Any]], phase: str) -> dict[str, float]:
 def choose(runs: dict[str, Any], data: str, method: str) -> float:
     """Return the rate with the best validation accuracy over the seeds that ran at every rate.
 
-    Of a federated method: the mean of received and personal models in the last round; of
-    local-only: its own. Ties go to the lower validation loss.
+    Of a federated method: the mean of received and personal models at the end; of local-only: its
+    own. Ties go to the lower validation loss.
     """
     best: list[tuple[float, float, float]] = []
     source = "fedavg" if method == "local-only" else RATE_OF.get(method, method)
@@ -171,10 +172,11 @@ def _score(run: dict[str, Any], method: str) -> tuple[float, float]:
     if method == "local-only":
         validation = run["local_only_validation"]
         return validation["accuracy"], validation["loss"]
-    last = run["rounds"][-1]
+    # The last round; where it asks a part of the sites only, as many rounds as would ask all.
+    last = run["rounds"][-math.ceil(1 / run["settings"].get("federation.fraction", 1.0)) :]
     return (
-        (last["accuracy"] + last["received_accuracy"]) / 2,
-        (last["loss"] + last["received_loss"]) / 2,
+        statistics.fmean((row["accuracy"] + row["received_accuracy"]) / 2 for row in last),
+        statistics.fmean((row["loss"] + row["received_loss"]) / 2 for row in last),
     )
 
 
