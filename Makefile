@@ -24,7 +24,7 @@ test: setup
 	@$(PYTEST) $(ARGS)
 
 test-slow: setup
-	@$(PYTEST) -m "(slow or chaos) and not docker and not gpu" $(ARGS)
+	@$(PYTEST) --durations 20 -m "(slow or chaos) and not docker and not gpu" $(ARGS)
 
 bench: setup
 	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done
