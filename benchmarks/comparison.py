@@ -135,27 +135,18 @@ def _validation(rows: list[dict[str, Any]], phase: str) -> dict[str, float]:
 
 
 def choose(runs: dict[str, Any], data: str, method: str) -> float:
-    """Return the rate with the best validation accuracy over the seeds that ran at every rate.
+    """Return the rate with the best validation accuracy of seed 0.
 
     Of a federated method: the mean of received and personal models at the end; of local-only: its
     own. Ties go to the lower validation loss.
     """
-    best: list[tuple[float, float, float]] = []
     source = "fedavg" if method == "local-only" else RATE_OF.get(method, method)
     rates = _rates(runs, data)
-    for rate in rates:
-        found = [runs[k] for seed in range(10) if (k := _key(data, source, rate, seed)) in runs]
-        complete = [
-            run for run in found
-            if all(_key(data, source, r, run["settings"]["seed"]) in runs for r in rates)
-        ]  # fmt: skip
-        if complete:
-            scores = [_score(run, method) for run in complete]
-            accuracy, loss = (statistics.fmean(column) for column in zip(*scores, strict=True))
-            best.append((accuracy, -loss, rate))
-    if not best or len(best) < len(rates):
-        raise SystemExit(f"no seed of {data}/{method} has run at every rate yet")
-    return max(best)[2]
+    keys = {rate: _key(data, source, rate, 0) for rate in rates}
+    if not rates or any(key not in runs for key in keys.values()):
+        raise SystemExit(f"{data}/{method} has not run at every rate yet")
+    scores = {rate: _score(runs[key], method) for rate, key in keys.items()}
+    return max(rates, key=lambda rate: (scores[rate][0], -scores[rate][1], rate))
 
 
 def _rates(runs: dict[str, Any], place: str) -> tuple[float, ...]:
