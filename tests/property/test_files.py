@@ -105,7 +105,7 @@ def feed(
 
 
 counts = pytest.mark.parametrize(
-    ("count", "seed"), [(200, 0), pytest.param(5000, 1, marks=pytest.mark.slow)]
+    ("count", "seed"), [(200, 0), pytest.param(2000, 1, marks=pytest.mark.slow)]
 )
 
 
