@@ -11,7 +11,7 @@ CACHE := $(HOME)/.cache/fedapp/downloads
 ARGS ?=
 # Two processes, each with whole files of tests: much of the time is waiting for Flower and Ray to
 # start. One after the other, as for a debugger: make test ARGS="-n 0 -k name".
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -rs
 
 .PHONY: setup sentiment smollm2 run test test-slow bench lint format clean clean-all
 

@@ -30,6 +30,7 @@ from fake_federation import (
 from flwr.app import Message
 
 from fedapp.adapter import Adapter
+from fedapp.codec import pack
 from fedapp.config import RunConfig
 from fedapp.errors import MergeRefused, MissingReplies
 from fedapp.exchange import Instruction, Reply
@@ -54,6 +55,10 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "names": (changed(lambda a: Adapter(a.pairs)), "refused (wrong-layout)"),
     "round": (with_round(1), "refused (wrong-round): the update must be of round 2, got 1"),
     "digest": (flipped_bit, "refused (wrong-digest)"),
+    "codec": (
+        lambda i, r: replace(r, payloads={"adapter": pack(r.payloads["adapter"].unpack(), "bf16")}),
+        "refused (wrong-codec): the update must be encoded as fp32, got bf16",
+    ),
     "zero weight": (with_weight(0.0), "refused (bad-weight)"),
     "negative weight": (with_weight(-3.0), "refused (bad-weight)"),
     "infinite weight": (with_weight(float("inf")), "refused (bad-weight)"),
