@@ -9,6 +9,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 CACHE := $(HOME)/.cache/fedapp/downloads
 ARGS ?=
+# Hours together; each alone: .venv/bin/python -m benchmarks.NAME --help
+BENCHMARKS := $(basename $(notdir $(wildcard benchmarks/*.py)))
 # Two processes, each with whole files of tests: much of the time is waiting for Flower and Ray to
 # start. One after the other, as for a debugger: make test ARGS="-n 0 -k name".
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -rs
@@ -27,7 +29,7 @@ test-slow: setup
 	@$(PYTEST) --durations 20 -m "(slow or chaos) and not docker and not gpu" $(ARGS)
 
 bench: setup
-	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done
+	@for name in $(BENCHMARKS); do echo "$$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 lint: setup
 	$(BIN)/ruff check .

@@ -220,7 +220,7 @@ def show(runs: dict[str, Any]) -> None:
 def main() -> None:
     """Run what is missing, or print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["run", "print"])
+    parser.add_argument("what", nargs="?", default="run", choices=["run", "print"])
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
     parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -320,7 +320,9 @@ def show(runs: dict[str, Any]) -> None:
 def main() -> None:
     """Run what is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stage", choices=("grid", "chosen", "map", "print"))
+    parser.add_argument(
+        "stage", nargs="?", default="print", choices=("grid", "chosen", "map", "print")
+    )
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--regimes", nargs="+", default=list(REGIMES), choices=list(REGIMES))

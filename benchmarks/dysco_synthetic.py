@@ -289,7 +289,7 @@ def show(cells: dict[str, Any]) -> None:
 def main() -> None:
     """Run what is missing, or print what is there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("run", "print"))
+    parser.add_argument("what", nargs="?", default="run", choices=("run", "print"))
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--clients", type=int, nargs="+", default=[4, 10, 32, 100])
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.05])
