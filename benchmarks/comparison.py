@@ -17,22 +17,19 @@ repeated. Runs take one core each (`benchmarks.local_grid`).
 from __future__ import annotations
 
 import argparse
-import fcntl
-import json
-import math
-import os
-import platform
-import statistics
-import sys
-import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.local_grid import run_here
-from fedapp.results import versions
+from benchmarks.sweep import (
+    DATA,
+    TABLE,
+    Results,
+    best_rate,
+    describe_phase,
+    phase_spread,
+    traced_spread,
+)
 
-RESULTS = Path(__file__).resolve().parent / "results" / "comparison.json"
 RATES = (1e-3, 3e-3, 1e-2)
 MAP_RATES = (3e-3, 1e-2, 3e-2)
 
@@ -55,16 +52,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }
 RATE_OF = {"released penalty": "ablation"}  # so weak that the ablation's rate is its own
-
-DATA: dict[str, dict[str, Any]] = {
-    "heart": {"data.source": "embedded:heart"},
-    "sentiment": {
-        "data.source": "embedded:sentiment",
-        "data.max-examples": 400,
-        "data.test-fraction": 0.5,
-    },
-}
-TABLE = {"federation.rounds": 5, "train.local-epochs": 1}
 
 _TEN = {
     "data.source": "embedded:sentiment",
@@ -105,35 +92,6 @@ TRACED = (
 SHOWN = ("overlap", "cancellation", "cancellation_increment", "merge_error")
 
 
-def run_entry(settings: dict[str, Any]) -> dict[str, Any]:
-    """Run one federation and keep what the tables need."""
-    started = time.process_time()
-    summary, rows = run_here(settings)
-    rounds = [row for row in rows if row["phase"] == "federation"]
-    return {
-        "settings": settings,
-        "test": {
-            phase: {
-                "mean": summary["mean"].get(phase, {}),
-                "worst": summary["worst"].get(phase, {}),
-                "sites": {s: p[phase] for s, p in summary["sites"].items() if phase in p},
-            }
-            for phase in ("local-only", "received", "personal")
-        },
-        "local_only_validation": _validation(rows, "local-only"),
-        "rounds": [{key: row[key] for key in TRACED if key in row} for row in rounds],
-        "bytes_up": summary["bytes_up"],
-        "adapter_digest": summary["adapter_digest"],
-        "cpu_seconds": round(time.process_time() - started, 1),
-    }
-
-
-def _validation(rows: list[dict[str, Any]], phase: str) -> dict[str, float]:
-    mine = [r for r in rows if r["phase"] == phase and r.get("split") == "validation"]
-    names = ("accuracy", "loss")
-    return {n: statistics.fmean(r[n] for r in mine) for n in names if mine}
-
-
 def choose(runs: dict[str, Any], data: str, method: str) -> float:
     """Return the rate with the best validation accuracy of seed 0.
 
@@ -141,12 +99,11 @@ def choose(runs: dict[str, Any], data: str, method: str) -> float:
     own. Ties go to the lower validation loss.
     """
     source = "fedavg" if method == "local-only" else RATE_OF.get(method, method)
-    rates = _rates(runs, data)
-    keys = {rate: _key(data, source, rate, 0) for rate in rates}
-    if not rates or any(key not in runs for key in keys.values()):
+    keys = {rate: _key(data, source, rate, 0) for rate in _rates(runs, data)}
+    if not keys or any(key not in runs for key in keys.values()):
         raise SystemExit(f"{data}/{method} has not run at every rate yet")
-    scores = {rate: _score(runs[key], method) for rate, key in keys.items()}
-    return max(rates, key=lambda rate: (scores[rate][0], -scores[rate][1], rate))
+    of_rates = {rate: runs[key] for rate, key in keys.items()}
+    return best_rate(of_rates, alone=method == "local-only")
 
 
 def _rates(runs: dict[str, Any], place: str) -> tuple[float, ...]:
@@ -156,18 +113,6 @@ def _rates(runs: dict[str, Any], place: str) -> tuple[float, ...]:
     methods = [method for method in MAPPED if method not in RATE_OF]
     return tuple(
         rate for rate in MAP_RATES if all(_key(place, m, rate, 0) in runs for m in methods)
-    )
-
-
-def _score(run: dict[str, Any], method: str) -> tuple[float, float]:
-    if method == "local-only":
-        validation = run["local_only_validation"]
-        return validation["accuracy"], validation["loss"]
-    # The last round; where it asks a part of the sites only, as many rounds as would ask all.
-    last = run["rounds"][-math.ceil(1 / run["settings"].get("federation.fraction", 1.0)) :]
-    return (
-        statistics.fmean((row["accuracy"] + row["received_accuracy"]) / 2 for row in last),
-        statistics.fmean((row["loss"] + row["received_loss"]) / 2 for row in last),
     )
 
 
@@ -182,59 +127,13 @@ def _settings(place: dict[str, Any], method: str, rate: float, seed: int, alone:
         "train.learning-rate": rate,
         "seed": seed,
         "federation.local-only": alone,
-        "federation.progress-interval": 60.0,
     }
 
 
-def load() -> dict[str, Any]:
-    """Return the runs that are there already."""
-    return json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else {}
-
-
-def save(key: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Add one run to the file, which other processes write too; return all that are there."""
-    with RESULTS.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        runs = {**load(), key: entry}
-        write(runs)
-    return runs
-
-
-def write(runs: dict[str, Any]) -> None:
-    """Write all runs and what they say together."""
-    machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": sys.version}
-    document = {
-        "machine": machine,
-        "versions": versions(),
-        "rates": RATES,
-        "table": table(runs),
-        "map": regime_map(runs),
-        "runs": runs,
-    }
-    temporary = RESULTS.with_suffix(".new")
-    temporary.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
-    temporary.replace(RESULTS)
-
-
-def _run(
-    runs: dict[str, Any], place: str, method: str, rate: float, seed: int, alone: bool
-) -> None:
-    key = _key(place, method, rate, seed)
-    runs.update(load())
-    if key in runs:
-        return
+def _run(place: str, method: str, rate: float, seed: int, alone: bool) -> dict[str, Any]:
     base = {**DATA[place], **TABLE} if place in DATA else REGIMES[place]
-    runs.update(save(key, run_entry(_settings(base, method, rate, seed, alone))))
-    mean = runs[key]["test"]["personal"]["mean"].get("accuracy", float("nan"))
-    print(f"{time.strftime('%H:%M:%S')}  {key}: personal {mean:.3f}", file=sys.stderr, flush=True)
-
-
-def spread(values: Iterable[float]) -> dict[str, float]:
-    """Return mean, population standard deviation and number."""
-    listed = list(values)
-    return {
-        "mean": statistics.fmean(listed), "std": statistics.pstdev(listed), "n": len(listed)
-    }  # fmt: skip
+    settings = _settings(base, method, rate, seed, alone)
+    return RESULTS.run(_key(place, method, rate, seed), settings, TRACED)
 
 
 def table(runs: dict[str, Any]) -> dict[str, Any]:
@@ -253,9 +152,12 @@ def table(runs: dict[str, Any]) -> dict[str, Any]:
                 and (method != "local-only" or run["test"]["local-only"]["mean"])
             ]  # fmt: skip
             phases = ("local-only",) if method == "local-only" else ("received", "personal")
-            row: dict[str, Any] = {"rate": rate, "phases": {p: _phase(mine, p) for p in phases}}
+            row: dict[str, Any] = {
+                "rate": rate,
+                "phases": {p: phase_spread(mine, p) for p in phases},
+            }
             if method != "local-only":
-                row["diagnostics"] = _diagnostics(mine)
+                row["diagnostics"] = traced_spread(mine, TRACED[4:])
             result.setdefault(data, {})[method] = row
     return result
 
@@ -274,29 +176,18 @@ def regime_map(runs: dict[str, Any]) -> dict[str, Any]:
             if mine:
                 result.setdefault(regime, {})[method] = {
                     "rate": rate,
-                    "phases": {phase: _phase(mine, phase) for phase in ("received", "personal")},
-                    "diagnostics": _diagnostics(mine),
+                    "phases": {
+                        phase: phase_spread(mine, phase) for phase in ("received", "personal")
+                    },
+                    "diagnostics": traced_spread(mine, TRACED[4:]),
                 }
     return result
 
 
-def _phase(mine: list[dict[str, Any]], phase: str) -> dict[str, Any]:
-    tests = [run["test"][phase] for run in mine if run["test"][phase]["mean"]]
-    auc = [test["mean"]["auc"] for test in tests if "auc" in test["mean"]]
-    return {
-        **({"auc": spread(auc)} if auc else {}),
-        "accuracy": spread(test["mean"]["accuracy"] for test in tests),
-        "loss": spread(test["mean"]["loss"] for test in tests),
-        "worst_accuracy": spread(test["worst"]["accuracy"] for test in tests),
-    }
-
-
-def _diagnostics(mine: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        name: spread(statistics.fmean(r[name] for r in run["rounds"] if name in r) for run in mine)
-        for name in TRACED[4:]
-        if all(any(name in r for r in run["rounds"]) for run in mine)
-    }
+RESULTS = Results(
+    Path(__file__).resolve().parent / "results" / "comparison.json",
+    lambda runs: {"rates": RATES, "table": table(runs), "map": regime_map(runs)},
+)
 
 
 def show(runs: dict[str, Any]) -> None:
@@ -305,13 +196,7 @@ def show(runs: dict[str, Any]) -> None:
         print(f"\n{title}")
         for method, row in content.items():
             cells = [f"{method:14s} lr {row['rate']:<6g}"]
-            for phase, p in row["phases"].items():
-                cells.append(
-                    f"{phase} {p['accuracy']['mean']:.3f}±{p['accuracy']['std']:.3f} "
-                    f"(worst {p['worst_accuracy']['mean']:.3f}, "
-                    f"AUC {p.get('auc', {}).get('mean', float('nan')):.3f}, "
-                    f"loss {p['loss']['mean']:.3f}, n={p['accuracy']['n']})"
-                )
+            cells += [describe_phase(phase, found) for phase, found in row["phases"].items()]
             traced = row.get("diagnostics", {})
             cells += [f"{name} {traced[name]['mean']:.4f}" for name in SHOWN if name in traced]
             print("  " + "  ".join(cells))
@@ -330,28 +215,28 @@ def main() -> None:
     parser.add_argument("--mapped", nargs="+", default=list(MAPPED), choices=MAPPED)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     options = parser.parse_args()
-    runs = load()
+    runs = RESULTS.load()
     if options.stage == "grid":
         for seed in options.seeds:
             for data in options.data:
                 for method in options.methods:
                     for rate in RATES:
-                        _run(runs, data, method, rate, seed, alone=method == "fedavg")
+                        runs = _run(data, method, rate, seed, alone=method == "fedavg")
     elif options.stage == "chosen":
         for seed in options.seeds:
             for data in options.data:
                 for method in options.methods:
                     rate = choose(runs, data, method)
-                    _run(runs, data, method, rate, seed, alone=method == "fedavg")
+                    runs = _run(data, method, rate, seed, alone=method == "fedavg")
                 alone = choose(runs, data, "local-only")
-                _run(runs, data, "fedavg", alone, seed, alone=True)
+                runs = _run(data, "fedavg", alone, seed, alone=True)
     elif options.stage == "map":
         for seed in options.seeds:
             for regime in options.regimes:
                 for method in options.mapped:
                     tuning = seed == options.seeds[0] and method not in RATE_OF
                     for rate in options.rates if tuning else [choose(runs, regime, method)]:
-                        _run(runs, regime, method, rate, seed, alone=False)
+                        runs = _run(regime, method, rate, seed, alone=False)
     show(runs)
 
 
