@@ -5,9 +5,11 @@ Usage:
     python -m benchmarks.dysco_overhead --data embedded:sentiment --steps 30 --repetitions 5
     python -m benchmarks.dysco_overhead kernels --features 384 2048 4096
 
-Each repetition runs the site's basis phase, the folding and unfolding of what was learned, and the
-local steps of one round, in processor time (which other programs disturb less) and in wall time;
-the overhead is the median of the ratios. ``kernels`` measures one layer's decomposition and one
+Each repetition runs a site's round without Dysco (evaluation of the received model, local steps,
+evaluation of the personal model) and what Dysco adds to it: watching the first evaluation and the
+bases from it, the folding and unfolding of what was learned, twice, and the fusion for all sites.
+In processor time, which other programs disturb less, and in wall time; the overhead is the median
+of the ratios. ``kernels`` measures one layer's decomposition and one
 layer's fusion at other widths, from which larger models can be projected: multiply by the number
 of distinct inputs. Results: benchmarks/results/dysco_overhead.json.
 """
@@ -27,9 +29,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from client_app.activations import Sample
 from client_app.bases import site_bases
 from client_app.data import load_usable_sites
 from client_app.data.site_data import SiteData
+from client_app.evaluation import evaluate
 from client_app.folding import Folding
 from client_app.methods.dysco import Dysco
 from client_app.models import load_resident
@@ -65,11 +69,17 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
     site = max((s for s in sites if isinstance(s, SiteData)), key=lambda s: len(s.splits["train"]))
     resident = load_resident(config, site.label_map)
     items = resident.task.prepare(site.splits["train"])
+    evaluated = resident.task.prepare(site.splits["validation"])
     resident.parameters.load(resident.parameters.initial(0))
     delta = _delta(resident.parameters.pairs, config.dysco.folded_rank)
 
+    def evaluation() -> None:
+        evaluate(resident, evaluated, config, resident.device)
+
     def bases() -> None:
-        site_bases(resident, items, config, site=site.site, round=1)
+        sample = Sample(resident, evaluated, items, config, tokens=tokens, seed=0)
+        evaluate(resident, evaluated, config, resident.device, sample.watch)
+        site_bases(sample.inputs(), config, site=site.site, round=1)
 
     def fold() -> None:
         with Folding(resident) as folding:
@@ -81,7 +91,13 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
               total_steps=steps, epochs=epochs)  # fmt: skip
 
     shapes = [tuple(pair.a_rn.shape) for pair in resident.parameters.pairs.values()]
-    parts = {"bases": bases, "fold": fold, "training": steps_of_a_round, "fuse": _fuse(shapes)}
+    parts = {
+        "evaluation": evaluation,
+        "evaluation and bases": bases,
+        "training": steps_of_a_round,
+        "fold": fold,
+        "fuse": _fuse(shapes),
+    }
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in parts}
     with compute_settings(config.train, resident.device):
         for repetition in range(repetitions + 1):
@@ -89,12 +105,21 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
                 seconds = timed(work)
                 if repetition:  # the first one warms up
                     runs[name].append(seconds)
-    result: dict[str, Any] = {"data": data, "steps": steps, "tokens": tokens, "layers": len(shapes)}
+    result: dict[str, Any] = {
+        "data": data, "site": site.site, "steps": steps, "tokens": tokens, "layers": len(shapes),
+        "evaluated": len(evaluated), "repetitions": repetitions,
+    }  # fmt: skip
     for kind, index in (("processor", 0), ("wall", 1)):
         of = {name: [run[index] for run in found] for name, found in runs.items()}
         # What was learned is folded twice a round: for the bases, and for the training.
-        added = [b + 2 * f for b, f in zip(of["bases"], of["fold"], strict=True)]
-        ratios = [a / t for a, t in zip(added, of["training"], strict=True)]
+        rounds = [2 * e + t for e, t in zip(of["evaluation"], of["training"], strict=True)]
+        added = [
+            both - alone + 2 * folding + fusing
+            for both, alone, folding, fusing in zip(
+                of["evaluation and bases"], of["evaluation"], of["fold"], of["fuse"], strict=True
+            )
+        ]
+        ratios = [more / whole for more, whole in zip(added, rounds, strict=True)]
         result[kind] = {name: statistics.median(values) for name, values in of.items()}
         result[kind]["overhead"] = statistics.median(ratios)
     return result

@@ -7,8 +7,8 @@ and value; gate and up) share one collection: they are found by the tensor, not 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,56 +82,115 @@ class LayerInput:
         return float(((left_qn @ counted) * left_qn).sum())
 
 
-def collect_inputs(
-    resident: ResidentModel, items: Items, config: RunConfig, *, tokens: int, seed: int
-) -> list[LayerInput]:
-    """Run the live model over some records and return every distinct input of its pairs.
+Batch = Mapping[str, Tensor]
+Watch = Callable[[Batch], AbstractContextManager[None]]
+"""What is entered around the forward pass of every batch of an evaluation."""
+
+
+class Sample:
+    """A seeded choice of a site's tokens: of an evaluation's records, then of its training records.
+
+    An evaluation runs the model over its records anyway; to look at what the layers see costs next
+    to nothing then. Only if its records have too few tokens, training records are run besides.
 
     Parameters
     ----------
     resident : ResidentModel
         Loaded with the model that is to be looked at.
-    items : sequence of mapping
-        The task's prepared records.
+    evaluated : sequence of mapping
+        The task's prepared records of the evaluation; may be empty.
+    training : sequence of mapping
+        Those for what is missing then.
     config : RunConfig
         ``train.eval_batch_size`` and ``train.precision``.
     tokens : int
-        Tokens to count: records are drawn until they have as many, and of theirs a random choice
-        of exactly so many. Padding is never among them.
+        Tokens to count, exactly, if there are as many. Padding is never among them.
     seed : int
-        Of the draw.
-
-    Raises
-    ------
-    ConfigError
-        If a layer sees something other than one row a token or a record.
+        Of the choice.
     """
-    rng = np.random.default_rng(seed)
-    drawn = _draw(items, tokens, rng)
-    # Small batches of like lengths: padding would be most of a batch of all.
-    batches = [
-        resident.task.collate([drawn[i] for i in indices])
-        for indices in ordered_batches(drawn, min(BATCH, config.train.eval_batch_size))
-    ]
-    masks = [_real(batch).flatten() for batch in batches]
-    chosen = _choose(masks, tokens, rng)
-    hooked = _Hooks(min(tokens, sum(int(mask.sum()) for mask in masks)))
-    model, device = resident.model, resident.device
-    was_training = model.training
-    model.eval()
-    try:
-        with (
-            torch.inference_mode(),
-            hooked.on(resident.parameters.layers),
-            autocast(config.train, device),
-        ):
-            for batch, mask in zip(batches, chosen, strict=True):
-                batch = {name: value.to(device) for name, value in batch.items()}
-                hooked.begin(mask.to(device))
-                resident.task.loss(model, batch)
-    finally:
-        model.train(was_training)
-    return hooked.inputs()
+
+    def __init__(
+        self,
+        resident: ResidentModel,
+        evaluated: Items,
+        training: Items,
+        config: RunConfig,
+        *,
+        tokens: int,
+        seed: int,
+    ) -> None:
+        self._resident, self._config = resident, config
+        rng = np.random.default_rng(seed)
+        # The batches in which `client_app.evaluation` goes through them.
+        self._seen = self._choose(evaluated, config.train.eval_batch_size, tokens, rng)
+        missing = tokens - self._seen.count
+        drawn = _draw(training, missing, rng) if missing > 0 else []
+        # Small batches of like lengths: padding would be most of a batch of all.
+        size = min(BATCH, config.train.eval_batch_size)
+        self._more = self._choose(drawn, size, missing, rng)
+        self._items = drawn
+        self._hooks = _Hooks(self._seen.count + self._more.count)
+        self._passed = 0
+
+    @contextmanager
+    def watch(self, batch: Batch) -> Iterator[None]:
+        """Look at the forward pass of the evaluation's next batch, see `Watch`."""
+        mask = self._seen.masks[self._passed]
+        self._passed += 1
+        with self._hooks.on(self._resident.parameters.layers, mask):
+            yield
+
+    def inputs(self) -> list[LayerInput]:
+        """Run what is missing and return every distinct input of the adapted layers.
+
+        Raises
+        ------
+        ConfigError
+            If a layer sees something other than one row a token or a record.
+        """
+        if self._passed != len(self._seen.masks):
+            raise RuntimeError(f"{self._passed} of {len(self._seen.masks)} batches were evaluated")
+        self._run_more()
+        return self._hooks.inputs()
+
+    def _choose(self, items: Items, size: int, tokens: int, rng: np.random.Generator) -> _Chosen:
+        dealt = ordered_batches(items, size) if items else []
+        collate = self._resident.task.collate
+        masks = [_real(collate([items[i] for i in indices])).flatten() for indices in dealt]
+        return _Chosen(dealt, _choose(masks, tokens, rng))
+
+    def _run_more(self) -> None:
+        model, task, device = self._resident.model, self._resident.task, self._resident.device
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.inference_mode(), autocast(self._config.train, device):
+                for indices, mask in zip(self._more.batches, self._more.masks, strict=True):
+                    batch = task.collate([self._items[i] for i in indices])
+                    batch = {name: value.to(device) for name, value in batch.items()}
+                    with self._hooks.on(self._resident.parameters.layers, mask):
+                        task.loss(model, batch)
+        finally:
+            model.train(was_training)
+
+
+def collect_inputs(
+    resident: ResidentModel, items: Items, config: RunConfig, *, tokens: int, seed: int
+) -> list[LayerInput]:
+    """Return every distinct input on some of the records, without an evaluation, see `Sample`."""
+    return Sample(resident, [], items, config, tokens=tokens, seed=seed).inputs()
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Batches, by indices of their records, and which of each one's positions count."""
+
+    batches: list[list[int]]
+    masks: list[Tensor]
+
+    @property
+    def count(self) -> int:
+        return sum(int(mask.sum()) for mask in self.masks)
 
 
 class _Hooks:
@@ -145,8 +204,9 @@ class _Hooks:
         self._mask = torch.empty(0, dtype=torch.bool)
 
     @contextmanager
-    def on(self, layers: Mapping[str, Any]) -> Iterator[None]:
-        """Hook into the layers for a while."""
+    def on(self, layers: Mapping[str, Any], mask: Tensor) -> Iterator[None]:
+        """Hook into the layers for one forward pass in which these of all positions count."""
+        self._mask, self._seen = mask, []
         handles = [
             layer.register_forward_pre_hook(self._hook(name)) for name, layer in layers.items()
         ]
@@ -155,10 +215,6 @@ class _Hooks:
         finally:
             for handle in handles:
                 handle.remove()
-
-    def begin(self, mask: Tensor) -> None:
-        """Begin a forward pass in which these of all positions count."""
-        self._mask, self._seen = mask, []
 
     def inputs(self) -> list[LayerInput]:
         """Return what was found, with its layers."""
@@ -192,7 +248,7 @@ class _Hooks:
 
     def _rows(self, name: str, h_pn: Tensor) -> Tensor:
         if len(h_pn) == len(self._mask):
-            return h_pn[self._mask]
+            return h_pn[self._mask.to(h_pn.device)]
         raise ConfigError(
             f"layer '{name}' sees {len(h_pn)} rows of a batch with {len(self._mask)} tokens, so "
             "that padding cannot be told; name other layers in lora.targets"

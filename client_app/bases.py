@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from client_app.activations import LayerInput, collect_inputs
+from client_app.activations import LayerInput
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
 from fedapp.config_dysco import DyscoSection
@@ -20,9 +20,6 @@ from fedapp.subspaces import (
     insensitive_subspace,
     insensitive_subspace_of_tokens,
 )
-
-if TYPE_CHECKING:
-    from client_app.models import ResidentModel
 
 
 @dataclass(frozen=True)
@@ -42,15 +39,15 @@ class SiteBases:
     numbers: dict[str, float]
 
 
+def activation_seed(config: RunConfig, site: str, round: int) -> int:
+    """Return the seed of the choice of tokens that a site looks at in a round."""
+    return derive_seed(config.seed, "activations", site, round)
+
+
 def site_bases(
-    resident: ResidentModel,
-    items: Sequence[Mapping[str, Any]],
-    config: RunConfig,
-    *,
-    site: str,
-    round: int,
+    inputs: Sequence[LayerInput], config: RunConfig, *, site: str, round: int
 ) -> SiteBases:
-    """Return directions that the live model's activations on ``items`` do not use.
+    """Return directions that a model's activations do not use.
 
     One decomposition serves all layers with one input. Inside its subspace every layer has a basis
     of its own, drawn from the run's seed, the round, the site and the layer. The activations, their
@@ -58,17 +55,13 @@ def site_bases(
 
     Parameters
     ----------
-    resident : ResidentModel
-        Loaded with the round's model, what was learned before folded into it.
-    items : sequence of mapping
-        Prepared training records.
+    inputs : sequence of LayerInput
+        What the adapted layers see in the round's model, what was learned before folded into it.
     config : RunConfig
     site : str
     round : int
     """
     settings, rows = config.dysco, config.dysco.rows or config.lora.rank
-    seed = derive_seed(config.seed, "activations", site, round)
-    inputs = collect_inputs(resident, items, config, tokens=settings.tokens, seed=seed)
     bases: dict[str, Any] = {}
     shares = []
     for found in inputs:

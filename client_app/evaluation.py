@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import TrainingError
 
 if TYPE_CHECKING:
+    from client_app.activations import Watch
     from client_app.models import ResidentModel
 
 
@@ -23,6 +25,7 @@ def evaluate(
     items: Sequence[Mapping[str, Any]],
     config: RunConfig,
     device: torch.device,
+    watch: Watch | None = None,
 ) -> dict[str, float]:
     """Return the task's metrics on prepared items.
 
@@ -35,6 +38,8 @@ def evaluate(
     config : RunConfig
         ``train.eval_batch_size``, ``train.precision``, and what is to be generated.
     device : torch.device
+    watch : Watch, optional
+        Entered around every batch's forward pass, not around what is generated.
 
     Returns
     -------
@@ -55,7 +60,9 @@ def evaluate(
             for indices in ordered_batches(items, config.train.eval_batch_size):
                 batch = task.collate([items[i] for i in indices])
                 batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
-                scores.update(task.output(model, batch), batch)
+                with watch(batch) if watch else nullcontext():
+                    output = task.output(model, batch)
+                scores.update(output, batch)
             generated = (
                 task.generated(model, items, config.train, device)
                 if isinstance(task, GeneratingTask)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from client_app.activations import Sample, Watch
 from client_app.algorithms.compose import build_rule
-from client_app.bases import site_bases
+from client_app.bases import activation_seed, site_bases
 from client_app.data import SiteData
 from client_app.description import describe
 from client_app.evaluation import evaluate
@@ -103,15 +104,24 @@ class LocalSite:
         return _reply(work.instruction, payloads={"adapter": pack(adapter, "fp32")})
 
     def _bases(self, work: _Work) -> Reply:
-        instruction = work.instruction
+        instruction, config = work.instruction, work.config
         items = self._training_items(work)
         work.resident.parameters.load(work.receive()["adapter"])
-        found = site_bases(
-            work.resident, items, work.config, site=self.data.site, round=instruction.round
+        measured = "validation" in instruction.splits
+        sample = Sample(
+            work.resident,
+            self._items(work, "validation") if measured else [],
+            items,
+            config,
+            tokens=config.dysco.tokens,
+            seed=activation_seed(config, self.data.site, instruction.round),
         )
+        metrics, seconds = self._measure(work, "received", watch=sample.watch if measured else None)
+        found = site_bases(sample.inputs(), config, site=self.data.site, round=instruction.round)
         # Always fp32: rounded rows are not orthonormal.
         bases = {"bases": pack(found.bases, "fp32")}
-        return _reply(instruction, payloads=bases, numbers=found.numbers)
+        numbers = {**found.numbers, "evaluation_seconds": seconds}
+        return _reply(instruction, payloads=bases, metrics=metrics, numbers=numbers)
 
     def _train(self, work: _Work) -> Reply:
         instruction, config = work.instruction, work.config
@@ -245,15 +255,26 @@ class LocalSite:
         return self._prepared[split]
 
     def _measure(
-        self, work: _Work, phase: str, more_splits: tuple[str, ...] = ()
+        self,
+        work: _Work,
+        phase: str,
+        more_splits: tuple[str, ...] = (),
+        watch: Watch | None = None,
     ) -> tuple[dict[str, Metrics], float]:
-        """Evaluate the live model on the splits asked for; a split without records is left out."""
+        """Evaluate the live model on the splits asked for; a split without records is left out.
+
+        ``watch`` is for the validation split.
+        """
         started, metrics = time.perf_counter(), dict[str, Metrics]()
         for split in dict.fromkeys((*work.instruction.splits, *more_splits)):
             items = self._items(work, split)
             if items:
                 metrics[f"{phase}/{split}"] = evaluate(
-                    work.resident, items, work.config, work.resident.device
+                    work.resident,
+                    items,
+                    work.config,
+                    work.resident.device,
+                    watch if split == "validation" else None,
                 )
         return metrics, time.perf_counter() - started
 

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from fedapp.adapter import Adapter
 from fedapp.errors import MissingReplies, UpdateRefused
-from fedapp.exchange import Action, Instruction, Reply
+from fedapp.exchange import Action, Instruction, Metrics, Reply
 from fedapp.validation import check_bases
 from server_app.blas import single_thread
 from server_app.collect import Collected, Problem, Tick, collect
@@ -34,12 +34,15 @@ class BasisPhase:
     problems : dict of str to Problem
     reported : dict of str to mapping
         Numbers that the sites report.
+    metrics : dict of str to mapping
+        The evaluation of the received model, on whose records the activations were looked at.
     bytes_down, bytes_up : dict of str to int
     """
 
     bases: dict[str, Adapter] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
     reported: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    metrics: dict[str, Mapping[str, Metrics]] = field(default_factory=dict)
     bytes_down: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
 
@@ -70,6 +73,9 @@ def gather_bases(
     tick: Tick | None = None,
 ) -> BasisPhase:
     """Ask ``sites`` for their bases and give them to the strategy.
+
+    The sites evaluate the received model on the way and are not asked to once more: the forward
+    passes that show the activations are those of the evaluation.
 
     Sites that fail are asked again as often as a round is repeated, while fewer bases are there
     than updates are needed; after that the round goes on with those that came.
@@ -120,7 +126,7 @@ def _instructions(
             config=config,
             round=round,
             payloads=packer.pack(strategy.evaluation_payloads(site)),
-            splits=(),
+            splits=("validation",),
             run=place.run,
             progress_file=place.progress_file,
             state_folder=place.state_folder,
@@ -159,4 +165,7 @@ def _check(strategy: BaseStrategy, round: int, reply: Reply, phase: BasisPhase) 
         return Problem(error.reason, f"basis refused ({error.reason}): {error.message}")
     phase.problems.pop(reply.site, None)
     phase.reported[reply.site] = reply.numbers
+    phase.metrics[reply.site] = {
+        key: metrics for key, metrics in reply.metrics.items() if key.startswith("received/")
+    }
     return None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from flwr.serverapp import Grid
 
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
 from fedapp.errors import MergeRefused, MissingReplies, UpdateRefused
-from fedapp.exchange import Action, Instruction, Reply
+from fedapp.exchange import Action, Instruction, Metrics, Reply
 from fedapp.validation import check_update
 from server_app.basis_phase import gather_bases
 from server_app.blas import single_thread
@@ -59,9 +59,11 @@ def train_instructions(
     sites: Iterable[str],
     packer: Packer,
     place: RunPlace = NOWHERE,
+    evaluated: Collection[str] = (),
 ) -> list[Instruction]:
-    """Return what each site is asked in a training round."""
+    """Return what each site is asked in a round; ``evaluated`` ones know the received model."""
     config = site_config(strategy.config)
+    later = personal_splits(config, round)
     return [
         Instruction(
             action=Action.TRAIN,
@@ -70,8 +72,8 @@ def train_instructions(
             round=round,
             payloads=packer.pack(strategy.sends(round, site)),
             settings=strategy.sends_settings(round, site),
-            splits=("validation",),
-            personal_splits=personal_splits(config, round),
+            splits=() if site in evaluated else ("validation",),
+            personal_splits=(*(("validation",) if site in evaluated else ()), *later),
             run=place.run,
             progress_file=place.progress_file,
             state_folder=place.state_folder,
@@ -182,6 +184,7 @@ class TrainingRound:
         self._grid, self._strategy, self._roster = grid, strategy, roster
         self._place, self._tick = place, tick
         self._federation = strategy.config.federation
+        self._evaluated: dict[str, Mapping[str, Metrics]] = {}
 
     def run(self, round: int, asked: list[str]) -> RoundResult:
         """Ask until enough updates are there and merge them.
@@ -237,6 +240,7 @@ class TrainingRound:
         )
         result.bytes_down, result.bytes_up = phase.bytes_down, phase.bytes_up
         result.before = phase.numbers()
+        self._evaluated = phase.metrics
 
     def _pause(self, attempt: int, problems: list[Problem]) -> None:
         """Give what broke the time to come up again, more at every repeat."""
@@ -263,6 +267,7 @@ class TrainingRound:
             self._roster.largest_first(sites),
             packer,
             self._place,
+            self._evaluated,
         )
         collected = collect(
             self._grid,
@@ -295,7 +300,8 @@ class TrainingRound:
         except UpdateRefused as error:
             return Problem(error.reason, f"update refused ({error.reason}): {error.message}")
         result.problems.pop(reply.site, None)
-        result.replies[reply.site] = reply
+        metrics = {**self._evaluated.get(reply.site, {}), **reply.metrics}
+        result.replies[reply.site] = replace(reply, metrics=metrics)
         return None
 
     def _merge(

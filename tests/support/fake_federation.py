@@ -80,7 +80,12 @@ class FakeSite:
         received = instruction.payloads["adapter"].unpack()
         if instruction.action is Action.BASES:
             numbers = {"seconds": 0.1, "basis_tokens": 64.0, "insensitive_share": 0.5}
-            return replace(reply, payloads={"bases": self._bases(instruction)}, numbers=numbers)
+            return replace(
+                reply,
+                payloads={"bases": self._bases(instruction)},
+                metrics=self._metrics(instruction, "received", received),
+                numbers=numbers,
+            )
         numbers = {"seconds": 0.25, "training_seconds": 0.2, "train_loss": 0.5, "steps": 3.0}
         if instruction.action is Action.EVALUATE:
             return replace(reply, metrics=self._metrics(instruction, "received", received))

@@ -8,7 +8,8 @@ from tiny_families import save_family
 from tiny_residents import by_hand, items_of
 from tiny_residents import tiny_resident as make
 
-from client_app.activations import LayerInput, collect_inputs
+from client_app.activations import LayerInput, Sample, collect_inputs
+from client_app.evaluation import evaluate
 from client_app.models import load_resident
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
@@ -72,6 +73,39 @@ def test_a_seeded_choice_of_exactly_so_many_tokens(tmp_path):
     rows = by_hand(resident, items)[few.layers[0]]
     for row in few.h_tn.double():
         assert float((rows - row).abs().amax(dim=1).min()) < 1e-5, "a row of a record"
+
+
+@pytest.mark.parametrize("tokens", [10**6, 30, 20, 7])
+def test_an_evaluation_is_looked_at_as_it_goes(tmp_path, tokens):
+    resident, config = make(tmp_path, "bert", "query,value")
+    config = config.with_changes({"train.eval-batch-size": 2})
+    items = items_of(resident)
+    seen, rest = items[:3], items[3:]
+    sample = Sample(resident, seen, rest, config, tokens=tokens, seed=0)
+
+    metrics = evaluate(resident, seen, config, resident.device, sample.watch)
+    found = sample.inputs()
+
+    assert metrics == evaluate(resident, seen, config, resident.device), "and nothing is changed"
+    total = sum(item["length"] for item in items)
+    available = sum(item["length"] for item in seen)
+    assert {one.tokens for one in found} == {min(tokens, total)}
+    rows = by_hand(resident, seen + rest)[found[0].layers[0]]
+    own = by_hand(resident, seen)[found[0].layers[0]]
+    if tokens >= total:
+        torch.testing.assert_close(found[0].gram_nn.double(), rows.T @ rows, rtol=1e-4, atol=1e-4)
+    elif tokens < found[0].features:
+        used = [float((row - own).abs().amax(dim=1).min()) for row in found[0].h_tn.double()]
+        assert sum(gap < 1e-5 for gap in used) >= min(tokens, available), "evaluation comes first"
+        assert all(float((row - rows).abs().amax(dim=1).min()) < 1e-5 for row in found[0].h_tn)
+
+
+def test_an_evaluation_that_was_not_watched_to_its_end_is_noticed(tmp_path):
+    resident, config = make(tmp_path, "bert")
+    items = items_of(resident)
+    sample = Sample(resident, items, [], config, tokens=5, seed=0)
+    with pytest.raises(RuntimeError, match="0 of . batches"):
+        sample.inputs()
 
 
 @pytest.mark.parametrize("length", [None, 3])

@@ -6,7 +6,8 @@ import torch
 from tiny_residents import by_hand, items_of
 from tiny_residents import tiny_resident as make
 
-from client_app.bases import site_bases
+from client_app.activations import collect_inputs
+from client_app.bases import activation_seed, site_bases
 from client_app.folding import Folding
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.subspaces import orthonormality_error
@@ -14,7 +15,9 @@ from fedapp.subspaces import orthonormality_error
 
 def propose(resident, config, site="north", round=1, items=None):
     items = items_of(resident) if items is None else items
-    return site_bases(resident, items, config, site=site, round=round)
+    seed = activation_seed(config, site, round)
+    inputs = collect_inputs(resident, items, config, tokens=config.dysco.tokens, seed=seed)
+    return site_bases(inputs, config, site=site, round=round)
 
 
 def energy(rows, basis):

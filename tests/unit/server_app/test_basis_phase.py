@@ -18,6 +18,7 @@ from fake_federation import (
     flower_error,
     initial_adapter,
     silent,
+    with_metrics,
     with_round,
 )
 
@@ -92,6 +93,7 @@ HOSTILE: dict[str, tuple[Fault, str]] = {
     ),
     "a pair": (sending(pair), "(wrong-layout)"),
     "rounded": (sending(lambda bases: None, "bf16"), "(wrong-codec)"),
+    "bad metrics": (with_metrics(accuracy=2.0), "'accuracy' of "),
     "nothing": (lambda i, reply: replace(reply, payloads={}), "(empty)"),
     "of another round": (with_round(1), "the reply is for round 1, expected 2"),
     "raises": (fails("TrainingError", "site Hungary, round 2: no room"), "no room"),
@@ -116,6 +118,8 @@ def test_a_hostile_or_missing_basis_is_named_and_does_not_stop_the_round(
     rows = [row for row in folder.read_metrics() if row["phase"] == "federation"]
     assert [row["basis_replies"] for row in rows] == [4, 3]
     assert [row["replies"] for row in rows] == [4, 4], "it trains all the same"
+    received = [r["site"] for r in folder.read_metrics() if r["phase"] == "received"]
+    assert sorted(received) == sorted([*HOSPITALS] * 3), "and is evaluated then, or in the end"
 
 
 def test_a_fault_that_passes_is_asked_about_again(finished: Finished) -> None:
@@ -175,7 +179,7 @@ def test_only_bases_are_asked_for_and_their_bytes_are_counted(finished: Finished
 
     asked = [i for i in grid.sent if i.action is Action.BASES]
     assert [i.site for i in asked] == 2 * ["Cleveland", "Hungary", "VA Long Beach", "Switzerland"]
-    assert all(i.splits == () for i in asked)
+    assert all(i.splits == ("validation",) for i in asked)
     assert [set(i.payloads) for i in asked] == 4 * [{"adapter"}] + 4 * [{"adapter", "folded"}]
     rows = [row for row in folder.read_metrics() if row["phase"] == "federation"]
     for row in rows:
@@ -192,6 +196,24 @@ def test_only_bases_are_asked_for_and_their_bytes_are_counted(finished: Finished
         assert 0 <= row["basis_agreement"] <= 1
     summary = json.loads(folder.summary_file.read_text())
     assert summary["bytes_down"] >= sum(row["bytes_down"] for row in rows)
+
+
+def test_the_received_model_is_evaluated_once_in_a_round(finished: Finished) -> None:
+    """Where the activations are looked at, and its metrics stand in the rows as ever."""
+    grid, other = FakeGrid(), FakeGrid()
+    rows = finished(grid, **TWO_ROUNDS, name="bases").read_metrics()
+    plain = {**TWO_ROUNDS, "method": "random-boost"}
+    expected = finished(other, **plain, name="plain").read_metrics()
+
+    for instruction in grid.sent:
+        if instruction.action is Action.TRAIN:
+            assert instruction.splits == ()
+            tested = ("test",) if instruction.round == 2 else ()
+            assert instruction.personal_splits == ("validation", *tested)
+    assert [(r["round"], r["site"], r["phase"], r.get("split")) for r in rows] == [
+        (r["round"], r["site"], r["phase"], r.get("split")) for r in expected
+    ]
+    assert all("received_accuracy" in r for r in rows if r["phase"] == "federation")
 
 
 def test_other_methods_have_one_phase(finished: Finished) -> None:
