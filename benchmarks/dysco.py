@@ -35,12 +35,16 @@ from benchmarks.sweep import (
 )
 
 RATES = (3e-3, 1e-2, 3e-2)
-FALL = 0.02
+FALL = 0.01
 ALGORITHMS = ("fedavg", "fedavgm", "fedprox", "scaffold", "fednova")
+CONTROLS = ("random-boost", "ffa-lora", "fedsa-lora")
 ROWS: dict[str, dict[str, Any]] = {
-    **{name: {"method": "fedavg", "federation.algorithm": name} for name in ALGORITHMS},
-    **{f"dysco+{name}": {"method": "dysco", "federation.algorithm": name} for name in ALGORITHMS},
-    **{name: {"method": name} for name in ("random-boost", "flora", "ffa-lora", "fedsa-lora")},
+    **{
+        name: {"method": method, "federation.algorithm": algorithm}
+        for algorithm in ALGORITHMS
+        for method, name in (("fedavg", algorithm), ("dysco", f"dysco+{algorithm}"))
+    },
+    **{name: {"method": name} for name in CONTROLS},
 }
 LOCAL = "local-only"
 
@@ -163,11 +167,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("stage", nargs="?", default="print", choices=("run", "print"))
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
-    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of rows")
+    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of rows, in this order")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     if options.stage == "run":
-        rows = [row for row in ROWS if any(row.startswith(start) for start in options.only)]
+        rows = [row for start in options.only for row in ROWS if row.startswith(start)]
         for data in options.data:
             for row in rows:
                 tune(RESULTS, data, row)
