@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -70,9 +70,12 @@ def configure_train(
         strategy.adapter = from_arrays(arrays, strategy.adapter)
     sites = roster.largest_first(sample(roster.sites, strategy.config, round))
     packer = Packer()
+    evaluated: Collection[str] = ()
     if strategy.basis_layout() is not None:
-        gather_bases(grid, strategy, roster, round, sites, packer, NOWHERE)
-    return _messages(train_instructions(strategy, round, sites, packer), strategy, roster)
+        phase = gather_bases(grid, strategy, roster, round, sites, packer, NOWHERE)
+        evaluated = phase.metrics
+    instructions = train_instructions(strategy, round, sites, packer, evaluated=evaluated)
+    return _messages(instructions, strategy, roster)
 
 
 def configure_evaluate(
