@@ -104,7 +104,7 @@ def test_an_evaluation_that_was_not_watched_to_its_end_is_noticed(tmp_path):
     resident, config = make(tmp_path, "bert")
     items = items_of(resident)
     sample = Sample(resident, items, [], config, tokens=5, seed=0)
-    with pytest.raises(RuntimeError, match="0 of . batches"):
+    with pytest.raises(RuntimeError, match=r"0 of . batches"):
         sample.inputs()
 
 
