@@ -75,10 +75,14 @@ def in_factors_of(lifted: Adapter, model: Adapter) -> Adapter:
     return Adapter({}, tensors)
 
 
-def add(lifted: Adapter | None, terms: list[tuple[float, Adapter]], cap: int) -> Adapter:
-    """Return a lift plus a weighted sum of others, with products of rank ``cap`` at most."""
-    whole = terms if lifted is None else [(1.0, lifted), *terms]
-    return compress(whole, cap)[0]
+def add(
+    lifted: Adapter | None, terms: list[tuple[float, Adapter]], cap: int
+) -> tuple[Adapter, float]:
+    """Return a lift plus a weighted sum of others, with products of rank ``cap`` at most.
+
+    And what the cap took of the products, as a share of their norm, see `compress`.
+    """
+    return compress(terms if lifted is None else [(1.0, lifted), *terms], cap)
 
 
 def _inverse(matrix: Array) -> NDArray[np.float64]:

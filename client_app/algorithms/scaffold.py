@@ -52,6 +52,7 @@ class Scaffold(LocalAlgorithm):
         self._round = self._continued = 0
         self._lifted: Adapter | None = None
         self._after: Adapter | None = None
+        self._error = 0.0
         self._steps = Accumulation(config.train)
 
     def begin(
@@ -113,7 +114,7 @@ class Scaffold(LocalAlgorithm):
         if self.rule.moves_basis:
             added = lift(added, self._model)
         cap = self.config.scaffold.rank_cap or RANKS * self.config.lora.rank
-        self._after = add(self._lifted, [(1.0, added)], cap)
+        self._after, self._error = add(self._lifted, [(1.0, added)], cap)
         return {UP: change}
 
     def _fresh(self) -> list[Tensor]:
@@ -128,8 +129,12 @@ class Scaffold(LocalAlgorithm):
         ]
 
     def numbers(self) -> dict[str, float]:
-        """``variate_round``: the round whose variate the site continued from; 0: from zero."""
-        return {CONTINUED: float(self._continued)}
+        """Return ``variate_round`` and ``own_variate_error``.
+
+        The round whose variate the site continued from (0: from zero), and what the rank cap took
+        from the new one, as a share of its norm.
+        """
+        return {CONTINUED: float(self._continued), "own_variate_error": self._error}
 
     def state_dict(self) -> State:
         """The new variate, and the one before, for when this reply does not arrive."""

@@ -44,6 +44,7 @@ class Scaffold(ServerAlgorithm):
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self._lifted: Adapter | None = None
+        self._error = 0.0
         self._merged: dict[str, int] = {}  # site -> round whose variate is in c
         self._shown: tuple[Adapter, Adapter | None, Adapter] | None = None
 
@@ -79,16 +80,20 @@ class Scaffold(ServerAlgorithm):
                 f"round {round.number}: {names(lost)} did not continue from the control variate "
                 "that is part of the shared one; all variates begin anew at zero"
             )
-            self._lifted, self._merged = None, {}
+            self._lifted, self._merged, self._error = None, {}, 0.0
             return
         changes = [(u.weight / round.examples, self._change(round, u)) for u in updates]
         cap = self.config.scaffold.rank_cap or RANKS * self.config.lora.rank
-        self._lifted = add(self._lifted, changes, cap)
+        self._lifted, self._error = add(self._lifted, changes, cap)
         self._merged = {**self._merged, **{u.site: round.number for u in updates}}
 
     def _change(self, round: Round, update: Update) -> Adapter:
         change = update.payload(UP)
         return lift(change, round.sent(update.site)) if round.moves_basis else change
+
+    def numbers(self) -> dict[str, float]:
+        """``variate_error``: what the rank cap took from c this round, as a share of its norm."""
+        return {"variate_error": self._error}
 
     def state_dict(self) -> State:
         """c, and which variate of each site is in it."""

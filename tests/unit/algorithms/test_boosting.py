@@ -120,6 +120,21 @@ def test_the_momentum_of_products_is_kept_at_a_bounded_rank() -> None:
     assert 0 < federation.numbers["momentum_error"] < 1
 
 
+def test_what_the_rank_cap_takes_of_the_variates_is_told() -> None:
+    """The error of cutting the variate that an uncapped run has, while both are the same."""
+    exact = federation_of("dysco", "scaffold", scaffold__rank_cap=30)
+    capped = federation_of("dysco", "scaffold", scaffold__rank_cap=1)
+    for federation in (exact, capped):
+        play(federation, 1)
+
+    assert exact.numbers["variate_error"] < 1e-6
+    whole = snapshot(exact.strategy)["algorithm.lifted"].pairs["q.lora_B"]
+    s = np.linalg.svd(whole.b_mr @ whole.a_rn, compute_uv=False)
+    error = np.linalg.norm(s[1:]) / np.linalg.norm(s)
+    assert error > 0.01
+    assert capped.numbers["variate_error"] == pytest.approx(error, rel=1e-3)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_variates_follow_the_basis(method: str) -> None:
     """``c A_old A_new^T``: C = sum_k p_k C_k as matrices; a site reads C A^T and C_k A^T."""
