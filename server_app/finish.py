@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from fedapp.peft_format import save_peft
@@ -20,9 +19,22 @@ def write_adapter(
     strategy: BaseStrategy,
     roster: Roster,
     totals: Mapping[str, float],
-    missing: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Write ``adapter/`` with a card of what is measured so far, and say what had to be cut."""
+    export = _write_adapter(folder, strategy, roster, totals, {}).get("export")
+    if export is not None:
+        rank, error = export["rank"], export["relative_error"]
+        log(f"adapter: all rounds as one of rank {rank}, relative error {error:.2g}")
+
+
+def _write_adapter(
+    folder: RunFolder,
+    strategy: BaseStrategy,
+    roster: Roster,
+    totals: Mapping[str, float],
+    missing: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Write ``adapter/`` with a card of what is measured so far; return that as a summary."""
+    """Write ``adapter/`` and return what its card says as a summary."""
     config, site = strategy.config, roster.reference
     exported = strategy.exported()
     summary: dict[str, Any] = finite(
@@ -37,9 +49,7 @@ def write_adapter(
     )
     summary["versions"]["torch"] = site.torch_version
     if exported.error is not None:
-        rank = exported.peft_config["r"]
-        summary["export"] = {"rank": rank, "relative_error": exported.error}
-        log(f"adapter: all rounds as one of rank {rank}, relative error {exported.error:.2g}")
+        summary["export"] = {"rank": exported.peft_config["r"], "relative_error": exported.error}
     card = model_card(config, site, summary)
     peft_config = {**site.peft_config, **exported.peft_config}
     save_peft(exported.adapter, folder.adapter, peft_config, card)
@@ -57,7 +67,7 @@ def write_results(
 
     A report that cannot be made is named in the log; the run is complete without it.
     """
-    summary = write_adapter(folder, strategy, roster, totals, missing)
+    summary = _write_adapter(folder, strategy, roster, totals, missing)
     folder.write_summary(summary)
     print(render(summary, strategy.config), flush=True)
     _report(folder)

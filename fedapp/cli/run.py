@@ -91,7 +91,8 @@ def run(
 
 def _announce(config: RunConfig, simulation: resources.Simulation, folder: Path) -> None:
     gpus = f", {simulation.gpus:g} GPU" if simulation.gpus else ""
-    say(f"Method {config.method}, {config.federation.rounds} rounds, seed {config.seed}")
+    rounds = config.federation.rounds
+    say(f"Method {config.method}, {rounds} round{'s' * (rounds != 1)}, seed {config.seed}")
     say(f"Simulation: {simulation.nodes} nodes, {simulation.cpus} CPU{gpus} each")
     say(f"Run folder: {folder}")
 
