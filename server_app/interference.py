@@ -8,7 +8,7 @@ activation leaves a site.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedapp.adapter import Adapter, LoraPair
@@ -19,6 +19,7 @@ from fedapp.state import State
 from server_app.algorithms.base import Round
 from server_app.updates import Update
 
+Whole = Callable[[Adapter], "Adapter | None"]
 OTHERS, OWN = "others_work", "own_work"
 """Payloads: the weighted work of all other sites, and of the site itself, in the last round."""
 NUMBERS = ("interference", "own_effect")
@@ -52,15 +53,21 @@ class Interference:
             self._shown[site] = shown
         return self._shown[site]
 
-    def remember(self, round: Round, updates: Sequence[Update], weights: Sequence[float]) -> None:
-        """Keep ``w_k (DW_k - DW_sent)`` of every site."""
+    def remember(
+        self, round: Round, updates: Sequence[Update], weights: Sequence[float], whole: Whole
+    ) -> None:
+        """Keep ``w_k (DW_k - DW_sent)`` of every site.
+
+        ``whole`` is `BaseStrategy.whole`; of a method whose products the sites keep to themselves
+        nothing is remembered, and nothing is measured.
+        """
         if not self._on:
             return
-        self._shown = {}
-        self._work = {
-            update.site: _work(update.adapter, round.sent(update.site), weight)
-            for update, weight in zip(updates, weights, strict=True)
-        }
+        self._shown, self._work = {}, {}
+        for update, weight in zip(updates, weights, strict=True):
+            after, before = whole(update.adapter), whole(round.sent(update.site))
+            if after is not None and before is not None:
+                self._work[update.site] = _work(after, before, weight)
 
     def numbers(self, updates: Sequence[Update]) -> dict[str, float]:
         """Return means over the sites that have measured, and the mean of their ratios."""
@@ -81,9 +88,9 @@ class Interference:
         self._work = {name.removeprefix("work."): work for name, work in state.items() if self._on}
 
 
-def _work(update: Adapter, sent: Adapter, weight: float) -> Adapter:
+def _work(after: Adapter, sent: Adapter, weight: float) -> Adapter:
     pairs = {}
-    for name, pair in update.pairs.items():
+    for name, pair in after.pairs.items():
         start = sent.pairs[name]
         factors = pair.b_mr, pair.a_rn
         if start.b_mr.any():

@@ -153,6 +153,13 @@ class BaseStrategy(Strategy):
         total = sum(update.weight for update in updates)
         return [update.weight / total for update in updates]
 
+    def whole(self, part: Adapter) -> Adapter | None:
+        """Return the model of which a site received or sent ``part``, with all of its pairs.
+
+        None: the coordinator does not know it. Asked before `accept`.
+        """
+        return part
+
     def contributes(self, name: str) -> bool:
         """Whether what a site sends of an array is its own work, see ``LocalRule.contributes``."""
         return True
@@ -229,7 +236,7 @@ class BaseStrategy(Strategy):
             check_merge(stepped, round)
             diagnostics = self._diagnose(round, previous, adjusted, merged)
             self.algorithm.absorb(around, updates, previous, stepped)
-            self.interference.remember(around, adjusted, self.weights(adjusted))
+            self.interference.remember(around, adjusted, self.weights(adjusted), self.whole)
             model = self.accept(round, stepped)
             diagnostics = {
                 **diagnostics,

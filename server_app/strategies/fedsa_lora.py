@@ -26,6 +26,10 @@ class FedSaLora(Partial):
         """The A of every pair."""
         return name.endswith(".lora_A")
 
+    def whole(self, part: Adapter) -> Adapter | None:
+        """Return None: a site's B is its own."""
+        return None
+
     def diagnostics(
         self, round: int, sent: Adapter, updates: Sequence[Update], merged: Adapter
     ) -> dict[str, float]:

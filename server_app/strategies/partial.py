@@ -70,6 +70,10 @@ class Partial(BaseStrategy):
         whole = [Part(update.weight, self._whole(update.adapter)) for update in updates]
         return round_diagnostics(sent, whole, merged)
 
+    def whole(self, part: Adapter) -> Adapter | None:
+        """Return the model with these of its arrays."""
+        return self._whole(part)
+
     def _whole(self, part: Adapter) -> Adapter:
         arrays = part.tensors
         return self.adapter.map(lambda name, array: arrays.get(name, array))

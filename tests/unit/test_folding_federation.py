@@ -169,7 +169,7 @@ def test_a_run_that_is_interrupted_continues_bit_for_bit(
 def test_interference_is_reported_with_and_without_dysco(
     federate: Callable[..., tuple[RunFolder, FakeGrid]],
 ) -> None:
-    for method in ("fedavg", "dysco"):
+    for method in ("fedavg", "ffa-lora", "dysco"):
         folder, _ = federate(method=method, **{"federation.interference": True})
         first, *more = rows_of(folder)
         assert "interference" not in first
@@ -179,6 +179,17 @@ def test_interference_is_reported_with_and_without_dysco(
             assert row["interference_ratio"] == pytest.approx(
                 row["interference"] / row["own_effect"]
             )
+
+
+def test_of_products_that_sites_keep_to_themselves_there_is_no_interference(
+    federate: Callable[..., tuple[RunFolder, FakeGrid]], tmp_path: Path
+) -> None:
+    grid = grid_of()
+    grid.state = tmp_path / "states"
+    flat = {"federation.interference": True, "federation.rounds": 2}
+    folder, _ = federate(grid, method="fedsa-lora", **flat)
+    assert [(row["replies"], "interference" in row) for row in rows_of(folder)] == 2 * [(3, False)]
+    assert all(set(i.payloads) == {"adapter"} for i in grid.sent if i.action is Action.TRAIN)
 
 
 def test_a_site_that_was_away_trains_on_the_model_of_the_others(
@@ -198,7 +209,7 @@ def test_a_site_that_was_away_trains_on_the_model_of_the_others(
 def test_no_activation_and_no_gram_leaves(
     federate: Callable[..., tuple[RunFolder, FakeGrid]],
 ) -> None:
-    """Everything a site sends before it trains: one orthonormal q x n matrix a layer."""
+    """Before it trains a site sends one orthonormal q x n matrix a layer, and its metrics."""
     sent: list[Any] = []
     grid = grid_of()
 
@@ -210,8 +221,10 @@ def test_no_activation_and_no_gram_leaves(
     federate(grid, method="dysco", **{"federation.rounds": 1})
     (reply,) = sent
     assert set(reply.payloads) == {"bases"}
-    assert set(reply.numbers) == {"seconds", "basis_tokens", "insensitive_share"}
-    assert (reply.metrics, reply.description, reply.failure) == ({}, {}, None)
+    numbers = {"seconds", "evaluation_seconds", "basis_tokens", "insensitive_share"}
+    assert set(reply.numbers) == numbers
+    assert set(reply.metrics) == {"received/validation"}
+    assert (reply.description, reply.failure) == ({}, None)
     bases: Adapter = reply.payloads["bases"].unpack()
     assert {rows.shape for rows in bases.tensors.values()} == {(2, 64)}
     for rows in bases.tensors.values():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from fake_federation import HOSPITALS, FakeGrid, silent, with_numbers
+from fake_federation import HOSPITALS, FakeGrid, initial_adapter, silent, with_numbers
 
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
@@ -73,6 +73,35 @@ def test_a_site_is_told_the_sum_of_the_others_work_and_its_own(
                 for theirs in updates[round - 1, other].pairs[LAYER].a_rn:
                     cosine = rows @ theirs / np.linalg.norm(rows, axis=1) / np.linalg.norm(theirs)
                     assert np.abs(cosine).max() < 1 - 1e-6
+
+
+def test_where_b_alone_travels_the_work_is_that_on_the_seeded_a(
+    finished: Finished, settings: Callable[..., RunConfig]
+) -> None:
+    config = settings(method="ffa-lora", federation__interference=True, federation__rounds=2)
+    grid = FakeGrid()
+    updates: dict[str, Adapter] = {}
+
+    def note(instruction, reply):  # type: ignore[no-untyped-def]
+        updates[instruction.site] = reply.payloads["adapter"].unpack()
+        return reply
+
+    for site in HOSPITALS:
+        grid.inject(site, note)
+    finished(grid, config=config)
+
+    pair = initial_adapter(config).pairs[LAYER]  # whose B is zero
+    for i in grid.sent:
+        if (i.action, i.round) == (Action.TRAIN, 2):
+            expected = sum(
+                HOSPITALS[other]
+                / sum(HOSPITALS.values())
+                * pair.scaling
+                * (update.tensors[f"{LAYER}.lora_B"].astype(float) @ pair.a_rn)
+                for other, update in updates.items()
+                if other != i.site
+            )
+            np.testing.assert_allclose(dense(i.payloads[OTHERS].unpack()), expected, atol=1e-5)
 
 
 def test_nothing_is_sent_unless_it_is_asked_for(finished: Finished) -> None:
