@@ -202,11 +202,15 @@ class _Hooks:
         self._shared: dict[str, str] = {}  # layer -> layer that saw its input first
         self._seen: list[tuple[weakref.ref[Tensor], str]] = []
         self._mask = torch.empty(0, dtype=torch.bool)
+        self._passed: dict[str, int] = {}  # rows of the mask that a layer has been given
 
     @contextmanager
     def on(self, layers: Mapping[str, Any], mask: Tensor) -> Iterator[None]:
-        """Hook into the layers for one forward pass in which these of all positions count."""
-        self._mask, self._seen = mask, []
+        """Hook into the layers for one batch in which these of all positions count.
+
+        The task may run the model on one part of the batch after the other, in their order.
+        """
+        self._mask, self._seen, self._passed = mask, [], dict.fromkeys(layers, 0)
         handles = [
             layer.register_forward_pre_hook(self._hook(name)) for name, layer in layers.items()
         ]
@@ -215,6 +219,9 @@ class _Hooks:
         finally:
             for handle in handles:
                 handle.remove()
+        for name in layers:
+            if self._passed[self._shared.get(name, name)] != len(mask):
+                raise self._odd(name)
 
     def inputs(self) -> list[LayerInput]:
         """Return what was found, with its layers."""
@@ -247,10 +254,16 @@ class _Hooks:
             found.add(rows_tn, self._most)
 
     def _rows(self, name: str, h_pn: Tensor) -> Tensor:
-        if len(h_pn) == len(self._mask):
-            return h_pn[self._mask.to(h_pn.device)]
-        raise ConfigError(
-            f"layer '{name}' sees {len(h_pn)} rows of a batch with {len(self._mask)} tokens, so "
+        start = self._passed[name] % max(1, len(self._mask))  # a layer may stand at several depths
+        stop = self._passed[name] = start + len(h_pn)
+        if stop > len(self._mask):
+            raise self._odd(name)
+        return h_pn[self._mask[start:stop].to(h_pn.device)]
+
+    def _odd(self, name: str) -> ConfigError:
+        rows = self._passed[self._shared.get(name, name)]
+        return ConfigError(
+            f"layer '{name}' sees {rows} rows of a batch with {len(self._mask)} tokens, so "
             "that padding cannot be told; name other layers in lora.targets"
         )
 

@@ -16,6 +16,7 @@ FAMILIES = {
     "bert": ("BertModel", BERT, "query,value"),
     "roberta": ("RobertaModel", BERT, "query,dense"),  # its head has a `dense` of its own
     "electra": ("ElectraModel", BERT | {"embedding_size": 32}, "query"),
+    "albert": ("AlbertModel", BERT | {"embedding_size": 32}, "query,value"),  # one layer, twice
     "distilbert": (
         "DistilBertModel",
         {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "vocab_size": 300},

@@ -41,6 +41,17 @@ def test_one_gram_a_distinct_input_without_padding(tmp_path, family, targets, gr
             torch.testing.assert_close(gram.double(), exact, rtol=1e-4, atol=1e-4)
 
 
+def test_a_layer_at_several_depths_is_looked_at_in_each(tmp_path):
+    resident, config = make(tmp_path, "albert")
+    items = items_of(resident)
+
+    (found,) = collect_inputs(resident, items, config, tokens=10**6, seed=0)
+
+    rows = by_hand(resident, items)[found.layers[0]]
+    assert found.tokens == len(rows) == 2 * sum(item["length"] for item in items)
+    torch.testing.assert_close(found.gram_nn.double(), rows.T @ rows, rtol=1e-4, atol=1e-4)
+
+
 def test_longer_padding_changes_nothing(tmp_path):
     resident, config = make(tmp_path, "bert")
     items = items_of(resident)
@@ -98,6 +109,39 @@ def test_an_evaluation_is_looked_at_as_it_goes(tmp_path, tokens):
         used = [float((row - own).abs().amax(dim=1).min()) for row in found[0].h_tn.double()]
         assert sum(gap < 1e-5 for gap in used) >= min(tokens, available), "evaluation comes first"
         assert all(float((row - rows).abs().amax(dim=1).min()) < 1e-5 for row in found[0].h_tn)
+
+
+@pytest.mark.parametrize("logits", [1, 10**9])
+def test_a_language_models_evaluation_may_run_in_pieces(monkeypatch, logits):
+    """As it does where the vocabulary is large: `causal_lm.MOST_LOGITS`."""
+    monkeypatch.setattr("client_app.tasks.causal_lm.MOST_LOGITS", logits)
+    targets = "q_proj,k_proj,o_proj,gate_proj,up_proj,down_proj"
+    flat = {
+        "model.source": "embedded:tiny-decoder",
+        "model.task": "causal-lm",
+        "lora.targets": targets,
+        "train.eval-batch-size": 2,
+    }
+    config = RunConfig.from_flat(flat)
+    resident = load_resident(config, [])
+    items = resident.task.prepare(
+        [
+            {"messages": [{"role": "user", "content": f"how old{n * ' is he'}?"}], "response": "63"}
+            for n in range(5)
+        ]
+    )
+    sample = Sample(resident, items, [], config, tokens=10**6, seed=0)
+
+    evaluate(resident, items, config, resident.device, sample.watch)
+    found = sample.inputs()
+
+    expected = by_hand(resident, items)
+    assert sorted(name for one in found for name in one.layers) == list(resident.parameters.layers)
+    for one in found:
+        assert one.tokens == sum(item["length"] - 1 for item in items)
+        exact = expected[one.layers[0]].T @ expected[one.layers[0]]
+        gram = one.gram_nn if one.h_tn is None else one.h_tn.T @ one.h_tn
+        torch.testing.assert_close(gram.double(), exact, rtol=1e-4, atol=1e-4)
 
 
 def test_an_evaluation_that_was_not_watched_to_its_end_is_noticed(tmp_path):
