@@ -19,7 +19,12 @@ class DyscoSection(Section):
         0.01, "largest share of the activations' energy in what counts as not used", ge=0, lt=1
     )
     tokens: int = setting(
-        1024, "tokens of a site's training records that are looked at", "tokens", ge=1, le=10**7
+        1024,
+        "tokens that are looked at, of a site's validation records first, then of its training "
+        "records",
+        "tokens",
+        ge=1,
+        le=10**7,
     )
     rows: int = setting(
         0,
