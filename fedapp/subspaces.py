@@ -23,8 +23,12 @@ Double = NDArray[np.float64]
 Basis = Literal["rotated", "eigh"]
 Seed = int | Sequence[int]
 
+_NONE = 1e-9
+"""Eigenvalues of fused bases below this are those of directions that nobody has proposed."""
 _TIE = 1e-9
 """Eigenvalues of fused bases that differ by less than this share of the largest are equal."""
+_TIE_SINGLE = 2e-6
+"""The same where bases are in fp32, as they travel: their rows are orthonormal to about 1e-7."""
 _FUSING = 0x66757365  # keeps a choice at fusing apart from a site's draw with the same numbers
 
 
@@ -177,6 +181,7 @@ def fuse_bases(bases: Sequence[Matrix], rank: int, *, seed: int = 0) -> list[Dou
     """
     stacks = [np.asarray(basis, dtype=np.float64) for basis in bases]
     _check_bases(stacks, rank)
+    tie = _TIE_SINGLE if any(basis.dtype == np.float32 for basis in bases) else _TIE
     stops = np.cumsum([len(stack) for stack in stacks])
     all_kn = np.concatenate(stacks)
     dense = len(all_kn) > all_kn.shape[1]
@@ -193,9 +198,9 @@ def fuse_bases(bases: Sequence[Matrix], rank: int, *, seed: int = 0) -> list[Dou
             kept = np.ones(len(all_kn), dtype=bool)
             kept[stops[index] - len(own_qn) : stops[index]] = False
             values, vectors = np.linalg.eigh(gram[np.ix_(kept, kept)])
-            vectors_nk = all_kn[kept].T @ vectors / np.sqrt(np.clip(values, _TIE, None))
-        used = values > _TIE
-        fused.append(_top(values[used], vectors_nk[:, used], rank, (_FUSING, seed, index)))
+            vectors_nk = all_kn[kept].T @ vectors / np.sqrt(np.clip(values, _NONE, None))
+        used = values > _NONE
+        fused.append(_top(values[used], vectors_nk[:, used], rank, tie, (_FUSING, seed, index)))
     return fused
 
 
@@ -234,7 +239,7 @@ def _bottom(values_n: Double, vectors_nn: Double, rank: int) -> Double:
     return _fix_signs(vectors_nn[:, :rank].T)
 
 
-def _top(values: Double, vectors_nk: Double, rank: int, seed: Seed) -> Double:
+def _top(values: Double, vectors_nk: Double, rank: int, tie: float, seed: Seed) -> Double:
     """Return the top eigenvectors as rows, with a seeded choice where the last ones are tied.
 
     All eigenvalues are positive; what is orthogonal to the eigenvectors has the eigenvalue 0.
@@ -243,7 +248,7 @@ def _top(values: Double, vectors_nk: Double, rank: int, seed: Seed) -> Double:
     values, vectors_nk = values[order], vectors_nk[:, order]
     above, tied = len(values), Subspace(vectors_nk, is_complement=True)
     if rank <= len(values):
-        tolerance = _TIE * float(values[0])
+        tolerance = tie * float(values[0])
         above = int(np.sum(values > values[rank - 1] + tolerance))
         equal_nk = vectors_nk[:, above : int(np.sum(values >= values[rank - 1] - tolerance))]
         tied = Subspace(np.linalg.qr(equal_nk).Q, is_complement=False)

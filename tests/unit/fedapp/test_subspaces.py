@@ -252,6 +252,20 @@ def test_ties_are_broken_by_the_seed_and_not_by_rounding(dense):
     assert np.abs(first[0][:, 8:]).max(initial=0) < 1e-12
 
 
+@pytest.mark.parametrize("sites", [2, 4])
+def test_bases_rounded_to_fp32_are_tied_as_they_were(sites):
+    """As they travel. In fp64 their eigenvalues are 1 but for 1e-7, which must not choose."""
+    axes, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 40)))
+    bases = [axes[5 * k : 5 * k + 5] for k in range(sites)]
+    rounded = [basis.astype(np.float32) for basis in bases]
+
+    first, other = fuse_bases(rounded, 2), fuse_bases(rounded, 2, seed=1)
+
+    for a, b, exact in zip(first, other, fuse_bases(bases, 2), strict=True):
+        np.testing.assert_allclose(projection(a), projection(exact), atol=1e-5)
+        assert np.abs(projection(a) - projection(b)).max() > 0.1
+
+
 def test_a_site_without_a_basis_gets_what_all_others_leave_free():
     bases = bases_of(3, 2, 9)
     absent = fuse_bases([*bases, np.zeros((0, 9))], 2)
