@@ -6,6 +6,8 @@ by a share of one round's work, whereas a share of the cumulative adapter can ex
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedapp.adapter import Adapter
 
 
@@ -18,7 +20,9 @@ def difference(adapter: Adapter, base: Adapter) -> Adapter:
 def add(base: Adapter, increment: Adapter) -> Adapter:
     """Return ``base + increment``, array by array; both have one layout.
 
-    An array that was not trained comes back bit for bit: its increment is zero in every codec.
+    An array that was not trained comes back bit for bit: its increment is zero in every codec. What
+    overflows becomes infinite, for `fedapp.validation` to refuse.
     """
     more = dict(increment.arrays())
-    return base.map(lambda name, array: array + more[name])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return base.map(lambda name, array: array + more[name])

@@ -64,7 +64,8 @@ def _header(run: RunData) -> Html:
         element("li", run.status, class_=None if run.status == "completed" else "state-bad"),
         element("li", "method ", element("strong", run.method)),
         element("li", rounds),
-        element("li", plural(len(run.site_names), "hospital")),
+        # None is known before the handshake.
+        element("li", plural(len(run.site_names), "hospital")) if run.site_names else None,
         element("li", f"seed {seed}") if seed is not None else None,
         element("li", run.settings["model.source"]) if "model.source" in run.settings else None,
         element("li", run.settings["data.source"]) if "data.source" in run.settings else None,
