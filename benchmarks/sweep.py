@@ -92,6 +92,8 @@ def run_entry(settings: Mapping[str, Any], traced: Sequence[str]) -> Run:
     """Run one federation and keep what the tables need: ``traced`` of every round."""
     started = time.process_time()
     summary, rows = run_here({"federation.progress-interval": 60.0, **settings})
+    if lost := summary["missing"]:
+        raise RuntimeError(f"a run without all of its measurements is not kept: {lost}")
     rounds = [row for row in rows if row["phase"] == "federation"]
     return {
         "settings": dict(settings),
