@@ -34,7 +34,7 @@ from benchmarks.sweep import (
     traced_spread,
 )
 
-RATES = (3e-3, 1e-2, 3e-2)
+RATES = (3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 FALL = 0.01
 ALGORITHMS = ("fedavg", "fedavgm", "fedprox", "scaffold", "fednova")
 CONTROLS = ("random-boost", "ffa-lora", "fedsa-lora")
@@ -50,7 +50,7 @@ LOCAL = "local-only"
 
 MEASURED = (
     "basis_agreement", "insensitive_share", "folded_rank", "truncation_error", "cancellation",
-    "interference", "variate_error", "momentum_error",
+    "interference", "own_effect", "interference_ratio", "variate_error", "momentum_error",
 )  # fmt: skip
 TRACED = ("accuracy", "loss", "received_accuracy", "received_loss", *MEASURED)
 
