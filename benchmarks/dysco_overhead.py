@@ -7,11 +7,13 @@ Usage:
 
 Each repetition runs a site's round without Dysco (evaluation of the received model, local steps,
 evaluation of the personal model) and what Dysco adds to it: watching the first evaluation and the
-bases from it, the folding and unfolding of what was learned, twice, and the fusion for all sites.
+bases from it, the folding and unfolding of what was learned, twice, and at the coordinator the
+fusion for all sites and the folding of their products at the cap ``dysco.folded-rank``. What an
+exchange costs on a network is not in it.
 In processor time, which other programs disturb less, and in wall time; the overhead is the median
 of the ratios. ``kernels`` measures one layer's decomposition and one
-layer's fusion at other widths, from which larger models can be projected: multiply by the number
-of distinct inputs. Results: benchmarks/results/dysco_overhead.json.
+layer's fusion at other widths, and projects them to decoders of these widths whose queries and
+values are adapted: `BLOCKS` inputs, two fusions each. Results: benchmarks/results/dysco_overhead.json.
 """
 
 from __future__ import annotations
@@ -41,15 +43,19 @@ from client_app.runtime import compute_settings
 from client_app.training import train
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.config import RunConfig
+from fedapp.stacks import recompress_adapter, stack_adapters
 from fedapp.subspaces import (
     fuse_bases,
     insensitive_subspace,
     insensitive_subspace_of_tokens,
     random_basis,
 )
+from server_app.strategies.folding import product_norm
 
 RESULT = Path(__file__).resolve().parent / "results" / "dysco_overhead.json"
 SITES = 4
+BLOCKS = {384: 6, 2048: 16, 4096: 32}
+"""Blocks of models of these widths: MiniLM, Llama 3.2 1B, Llama 3.1 8B."""
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
@@ -97,6 +103,7 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
         "training": steps_of_a_round,
         "fold": fold,
         "fuse": _fuse(shapes),
+        "accept": _accept(delta, _delta(resident.parameters.pairs, SITES * config.lora.rank)),
     }
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in parts}
     with compute_settings(config.train, resident.device):
@@ -114,9 +121,14 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
         # What was learned is folded twice a round: for the bases, and for the training.
         rounds = [2 * e + t for e, t in zip(of["evaluation"], of["training"], strict=True)]
         added = [
-            both - alone + 2 * folding + fusing
-            for both, alone, folding, fusing in zip(
-                of["evaluation and bases"], of["evaluation"], of["fold"], of["fuse"], strict=True
+            both - alone + 2 * folding + fusing + accepting
+            for both, alone, folding, fusing, accepting in zip(
+                of["evaluation and bases"],
+                of["evaluation"],
+                of["fold"],
+                of["fuse"],
+                of["accept"],
+                strict=True,
             )
         ]
         ratios = [more / whole for more, whole in zip(added, rounds, strict=True)]
@@ -137,9 +149,13 @@ def measure_kernels(features: list[int], tokens: int, repetitions: int) -> list[
         if width <= 2048:
             gram_nn = h_tn.T @ h_tn
             parts["gram"] = lambda g=gram_nn: insensitive_subspace(g, 8, 0.01).draw(8, 0)
-        row: dict[str, Any] = {"features": width, "tokens": tokens}
+        row: dict[str, Any] = {"features": width, "rows": tokens}
         for name, work in parts.items():
             row[name] = statistics.median(timed(work)[0] for _ in range(repetitions))
+        if width in BLOCKS:
+            row["blocks"] = BLOCKS[width]
+            row["site_seconds"] = BLOCKS[width] * row["tokens"]
+            row["coordinator_seconds"] = 2 * BLOCKS[width] * row["fuse"]
         rows.append(row)
     return rows
 
@@ -156,6 +172,18 @@ def _delta(pairs: dict[str, Any], rank: int) -> Adapter:
             for name, pair in pairs.items()
         }
     )
+
+
+def _accept(past: Adapter, work: Adapter) -> Callable[[], None]:
+    """Fold a round's products as `server_app.strategies.folding.Folding.accept` does."""
+
+    def fold() -> None:
+        whole = stack_adapters([past, work], [1.0, 1.0])
+        folded, _ = recompress_adapter(whole, max(pair.rank for pair in past.pairs.values()))
+        for adapter in (folded, work):
+            product_norm(adapter)
+
+    return fold
 
 
 def _fuse(shapes: list[tuple[int, ...]]) -> Callable[[], None]:

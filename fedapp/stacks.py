@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedapp.adapter import Adapter, LoraPair
-from fedapp.lowrank import factorise, sum_norm, weighted_sum_svd
+from fedapp.lowrank import product_norm
 
 
 def stack_pairs(pairs: Sequence[LoraPair], weights: Sequence[float]) -> LoraPair:
@@ -57,26 +57,19 @@ def stack_adapters(adapters: Sequence[Adapter], weights: Sequence[float]) -> Ada
 def recompress(pair: LoraPair, rank: int) -> tuple[LoraPair, float]:
     """Return the best approximation of a product by one of at most ``rank``, and its error.
 
-    Up to that rank the pair is returned as it is. Beyond, ``s B A ~ U S V^T``: B = U S, A = V^T,
-    scaling 1.
+    Up to that rank the pair is returned as it is. Beyond, ``W = s B A ~ (W V) V^T`` with the
+    leading right singular vectors V: B = W V, A = V^T orthonormal, scaling 1. They are eigenvectors
+    of a Gram of the size of the stacked rank, in a third of the time of an SVD: of singular values
+    below 1e-8 of the largest neither the order nor the error is right, and both then do not matter.
 
     Returns
     -------
     pair : LoraPair
     error : float
-        ``||W - W_r||_F / ||W||_F``, measured on what is returned; 0 for a zero product.
+        ``||W - W_r||_F / ||W||_F`` before the factors are rounded to fp32; 0 for a zero product.
     """
-    rank = min(rank, pair.b_mr.shape[0], pair.a_rn.shape[1])
-    if pair.rank <= rank:
-        return pair, 0.0
-    whole = (pair.b_mr, pair.a_rn)
-    b_mr, a_rn = factorise(*weighted_sum_svd([whole], [pair.scaling], rank), "orthonormal-a")
-    short = LoraPair(b_mr.astype(np.float32), a_rn.astype(np.float32), 1.0)
-    norm = sum_norm([whole], [pair.scaling])
-    if norm == 0:
-        return short, 0.0
-    left = sum_norm([whole, (short.b_mr, short.a_rn)], [pair.scaling, -1.0])
-    return short, left / norm
+    short, lost, total = _cut(pair, rank)
+    return short, float(np.sqrt(lost / total)) if lost else 0.0
 
 
 def recompress_adapter(adapter: Adapter, rank: int) -> tuple[Adapter, float]:
@@ -88,13 +81,38 @@ def recompress_adapter(adapter: Adapter, rank: int) -> tuple[Adapter, float]:
     rank : int
         0: no limit but the size of the matrices.
     """
-    pairs, lost, total = {}, 0.0, 0.0
-    for name, pair in adapter.pairs.items():
-        limit = rank or min(pair.b_mr.shape[0], pair.a_rn.shape[1])
-        pairs[name], error = recompress(pair, limit)
-        square = sum_norm([(pair.b_mr, pair.a_rn)], [pair.scaling]) ** 2
-        lost, total = lost + error**2 * square, total + square
-    return Adapter(pairs, adapter.tensors), float(np.sqrt(lost / total)) if total else 0.0
+    cut = {
+        name: _cut(pair, rank or min(pair.b_mr.shape[0], pair.a_rn.shape[1]))
+        for name, pair in adapter.pairs.items()
+    }
+    short = Adapter({name: pair for name, (pair, _, _) in cut.items()}, adapter.tensors)
+    lost = sum(of_pair for _, of_pair, _ in cut.values())
+    if not lost:
+        return short, 0.0
+    total = sum(
+        # What was not cut was not measured either.
+        of_pair or (pair.scaling * product_norm(pair.b_mr, pair.a_rn)) ** 2
+        for pair, _, of_pair in cut.values()
+    )
+    return short, float(np.sqrt(lost / total))
+
+
+def _cut(pair: LoraPair, rank: int) -> tuple[LoraPair, float, float]:
+    """Return the pair, or its best approximation, and the squared norms of what is lost and of W.
+
+    The last is 0 where nothing had to be cut.
+    """
+    rank = min(rank, pair.b_mr.shape[0], pair.a_rn.shape[1])
+    if pair.rank <= rank:
+        return pair, 0.0, 0.0
+    b_mk = np.multiply(pair.b_mr, pair.scaling, dtype=np.float64)
+    q_nk, r_kk = np.linalg.qr(pair.a_rn.T.astype(np.float64))
+    core_kk = np.linalg.qr(b_mk, mode="r") @ r_kk.T
+    squares_k, vectors_kk = np.linalg.eigh(core_kk.T @ core_kk)
+    leading_kr = vectors_kk[:, ::-1][:, :rank]
+    b_mr, a_rn = b_mk @ (r_kk.T @ leading_kr), (q_nk @ leading_kr).T
+    lost, total = squares_k[:-rank].clip(min=0).sum(), squares_k.clip(min=0).sum()
+    return LoraPair(b_mr.astype(np.float32), a_rn.astype(np.float32), 1.0), lost, total
 
 
 def of_rank(adapter: Adapter, rank: int, scaling: float) -> Adapter:

@@ -60,6 +60,21 @@ def test_recompression_is_the_best_of_its_rank_and_tells_its_error(rank):
         assert short is whole, "nothing to do"
 
 
+def test_a_product_whose_terms_cancel_is_cut_as_well_as_any():
+    """Two large pairs leave a small one: what remains is right to fp32 of the large."""
+    large, small = pair(0, m=30, n=20, rank=6), pair(1, m=30, n=20, rank=6)
+    minus = LoraPair(-large.b_mr, large.a_rn * np.float32(1 + 1e-6), large.scaling)
+    whole = stack_pairs([large, minus, small], [1.0, 1.0, 1e-2])
+    u, s, vt = np.linalg.svd(dense(whole))
+
+    short, error = recompress(whole, 3)
+
+    best = (u[:, :3] * s[:3]) @ vt[:3]
+    np.testing.assert_allclose(dense(short), best, atol=2e-6 * np.abs(large.b_mr).max())
+    assert error == pytest.approx(np.linalg.norm(s[3:]) / np.linalg.norm(s), rel=1e-3)
+    np.testing.assert_allclose(short.a_rn @ short.a_rn.T, np.eye(3), atol=1e-6)
+
+
 def test_never_more_than_the_matrix_has():
     whole = stack_pairs([pair(seed) for seed in range(4)], [1.0] * 4)  # rank 8 of 7 x 5
     short, error = recompress_adapter(Adapter({"x": whole}), 0)
@@ -68,8 +83,9 @@ def test_never_more_than_the_matrix_has():
     np.testing.assert_allclose(dense(short.pairs["x"]), dense(whole), atol=1e-5)
 
 
-def test_the_error_of_an_adapter_is_that_of_all_its_products():
-    adapter = Adapter({"x": pair(0, rank=3), "y": pair(1, m=4, n=9, rank=3)})
+@pytest.mark.parametrize("rank_of_y", [3, 1])
+def test_the_error_of_an_adapter_is_that_of_all_its_products(rank_of_y):
+    adapter = Adapter({"x": pair(0, rank=3), "y": pair(1, m=4, n=9, rank=rank_of_y)})
     short, error = recompress_adapter(adapter, 1)
     lost = sum(
         np.linalg.norm(dense(one) - dense(short.pairs[name])) ** 2
