@@ -11,9 +11,9 @@ bases from it, the folding and unfolding of what was learned, twice, and at the 
 fusion for all sites and the folding of their products at the cap ``dysco.folded-rank``. What an
 exchange costs on a network is not in it.
 In processor time, which other programs disturb less, and in wall time; the overhead is the median
-of the ratios. ``kernels`` measures one layer's decomposition and one
-layer's fusion at other widths, and projects them to decoders of these widths whose queries and
-values are adapted: `BLOCKS` inputs, two fusions each. Results: benchmarks/results/dysco_overhead.json.
+of the ratios. ``kernels`` measures one layer's decomposition and one layer's fusion at other
+widths, and projects them to decoders of these widths whose queries and values are adapted: one
+input a block, two fusions. Results: benchmarks/results/dysco_overhead.json.
 """
 
 from __future__ import annotations
