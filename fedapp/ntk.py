@@ -1,0 +1,256 @@
+"""How alike two models see the same records: agreement of their last-layer tangent kernels (pure).
+
+For a last layer ``z = W phi(x) + b`` with C outputs the Jacobian in ``(W, b)`` is ``[phi; 1]^T``
+once for every output, so that nothing but the penultimate features enters the kernel:
+
+    K_ab = (1/C) <J(x_a), J(x_b)> = <phi_a, phi_b> + 1
+    A(i, j) = <H K_i H, H K_j H>_F / (||H K_i H||_F ||H K_j H||_F),    H = I - 11^T / n
+
+One forward pass gives the features; no derivative is taken. Centring removes the 1 of the bias, and
+A is then the linear CKA of the features. It follows that A is exactly 1, blind, if a peer's last
+layer is flipped, permuted, scaled or drawn anew, and if its hidden neurons are permuted: a score of
+1 says that features agree, not that a model is sound.
+
+References
+----------
+LIGHTYEAR, arXiv 2608.12108. Kornblith et al., Similarity of neural network representations
+revisited, 2019. Cortes, Mohri and Rostamizadeh, JMLR 13:795, 2012.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.outputs import softmax
+
+Matrix = NDArray[np.floating[Any]]
+Double = NDArray[np.float64]
+KernelKind = Literal["logits", "softmax_trace", "softmax_full"]
+
+MIN_ROWS = 3
+"""Any two centred kernels of two rows are equal: such a score would say 1 of everybody."""
+LARGEST_FULL_KERNEL = 4096
+"""Rows x outputs of ``softmax_full``, a kernel of that many rows and columns (128 MiB)."""
+_BLOCK_NUMBERS = 2**20  # numbers of features in fp64 at a time: 8 MiB
+_ROUNDING = 8  # units in the last place by which equal features may differ
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A centred kernel of Frobenius norm 1, to be compared with many others.
+
+    Attributes
+    ----------
+    values : ndarray, shape (n, n), or (n C, n C) of ``softmax_full``
+        Zero if the kernel says nothing.
+    rows : int
+        n, the records or positions it is of.
+    """
+
+    values: Double
+    rows: int
+
+    @property
+    def is_informative(self) -> bool:
+        """Whether there is anything to compare.
+
+        There is not with fewer than `MIN_ROWS` rows, features that are the same for every row (up
+        to the rounding of their own format) or not finite, or softmax outputs without a gradient.
+        """
+        return bool(self.values.any())
+
+
+def agreement(features_i: Matrix, features_j: Matrix) -> float:
+    """Return the agreement of two models, from their features of the same rows in one order.
+
+    Parameters
+    ----------
+    features_i, features_j : ndarray, shapes (n, D_i) and (n, D_j)
+        What goes into each model's last layer; D may differ.
+
+    Returns
+    -------
+    float
+        In [0, 1], symmetric; 1 up to rotation and scale. 0 where one of the kernels is not
+        informative, see `Kernel.is_informative`: what cannot be judged is not trusted.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of rows differ or an array is no matrix.
+
+    Notes
+    -----
+    O(n^2 D). Whoever compares one model with many computes its `kernel` once and uses `alignment`.
+    """
+    return alignment(kernel(features_i), kernel(features_j))
+
+
+def kernel(
+    features_nd: Matrix,
+    logits_nc: Matrix | None = None,
+    *,
+    kind: KernelKind = "logits",
+    bias: bool = True,
+) -> Kernel:
+    """Return the centred kernel of one model's last layer, of norm 1.
+
+    With ``G = Phi Phi^T`` (+ 1 with a bias) and ``P_x = diag(p_x) - p_x p_x^T``, the derivative of
+    the softmax:
+
+    * ``logits``: ``G``, the trace kernel of the outputs before the softmax (the paper's reading);
+    * ``softmax_trace``: ``G_ab tr(P_a P_b)``, the trace kernel of the probabilities;
+    * ``softmax_full``: blocks ``G_ab P_a P_b^T``, centred for every output by itself.
+
+    The softmax kernels see a scaled head, and a flipped one if there are more than two classes.
+    ``softmax_full`` alone sees permuted classes.
+
+    Parameters
+    ----------
+    features_nd : ndarray, shape (n, D)
+        fp32 or fp64; fp64 inside.
+    logits_nc : ndarray, shape (n, C), optional
+        For the softmax kernels. One column is the logit of a sigmoid.
+    kind : {"logits", "softmax_trace", "softmax_full"}
+    bias : bool
+        Whether the last layer has one; without effect on ``logits``.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, or ``softmax_full`` would exceed `LARGEST_FULL_KERNEL`.
+    """
+    if features_nd.ndim != 2:
+        raise ValueError(f"expected features (n, D), got shape {features_nd.shape}")
+    rows = len(features_nd)
+    if kind == "logits":
+        outputs, given = 1, [features_nd]
+    else:
+        logits_nc = _check_logits(logits_nc, rows, kind)
+        outputs = logits_nc.shape[1] if kind == "softmax_full" else 1
+        given = [features_nd, logits_nc]
+    nothing = Kernel(np.zeros((rows * outputs, rows * outputs)), rows)
+    if rows < MIN_ROWS or not all(np.isfinite(array).all() for array in given):
+        return nothing
+    if logits_nc is None or kind == "logits":
+        values, energy = _gram(features_nd, centred=True)
+        tolerance = _tolerance(features_nd)
+    else:
+        values = _softmax_kernel(features_nd, softmax(logits_nc), kind, bias)
+        energy = float(np.trace(values))
+        values = _centre(values, rows)
+        tolerance = max(_tolerance(features_nd), 4 * rows * float(np.finfo(np.float64).eps))
+    if not np.trace(values) > tolerance * energy:
+        return nothing
+    return Kernel(values / np.linalg.norm(values), rows)
+
+
+def alignment(own: Kernel, peer: Kernel) -> float:
+    """Return ``<K_i, K_j>_F`` of two normalised kernels of one kind, in [0, 1]; O(n^2)."""
+    if own.values.shape != peer.values.shape:
+        raise ValueError(
+            f"two kernels of the same rows are needed, got shapes {own.values.shape} and "
+            f"{peer.values.shape}"
+        )
+    return float(np.clip(np.sum(own.values * peer.values), 0.0, 1.0))
+
+
+def null_level(own: Kernel, nulls: Sequence[Kernel]) -> float:
+    """Return ``A_0``, the mean agreement with models known to be useless.
+
+    Such are fresh random initialisations and the site's own model with all signs flipped, all on
+    the site's own rows.
+    """
+    if not nulls:
+        raise ValueError("the null level needs at least one useless model")
+    return float(np.mean([alignment(own, null) for null in nulls]))
+
+
+def calibrated(score: float, null: float) -> float:
+    """Return ``(A - A_0) / (1 - A_0)``: 0 for a useless model, 1 for the same features.
+
+    What agreement a useless model reaches depends on the architecture (0.3 on a deep net, 0.8 on a
+    shallow one); this threshold does not. 0 if useless models agree perfectly, since nothing can be
+    told apart then.
+    """
+    return (score - null) / (1 - null) if null < 1 else 0.0
+
+
+def _gram(features_nd: Matrix, *, centred: bool, one: float = 0.0) -> tuple[Double, float]:
+    """Return ``Phi Phi^T + one^2`` over ``scale^2``, optionally centred, and its uncentred trace.
+
+    Centring the features instead of the Gram keeps what a large common part would round away. The
+    scale, their largest magnitude, keeps squares of any finite numbers finite.
+    """
+    rows = len(features_nd)
+    scale = max(
+        float(features_nd.max(initial=0.0)), -float(features_nd.min(initial=0.0)), float(one)
+    )
+    if scale == 0:
+        return np.zeros((rows, rows)), 0.0
+    ones = (one / scale) ** 2
+    gram_nn, energy = np.full((rows, rows), ones), rows * ones
+    for block_nd in _blocks(features_nd, scale):
+        energy += float(np.sum(block_nd * block_nd))
+        if centred:
+            block_nd -= block_nd.mean(axis=0)
+        gram_nn += block_nd @ block_nd.T
+    return gram_nn, energy
+
+
+def _blocks(features_nd: Matrix, scale: float) -> Iterator[Double]:
+    width = max(1, _BLOCK_NUMBERS // len(features_nd))
+    for start in range(0, features_nd.shape[1], width):
+        yield np.divide(features_nd[:, start : start + width], scale, dtype=np.float64)
+
+
+def _softmax_kernel(features_nd: Matrix, p_nc: Double, kind: KernelKind, bias: bool) -> Double:
+    gram_nn, _ = _gram(features_nd, centred=False, one=float(bias))
+    if kind == "softmax_trace":
+        # tr(P P') with P = diag(p) - p p^T, without a C x C matrix.
+        square_nc, common_nn = p_nc * p_nc, p_nc @ p_nc.T
+        mixed_nn = p_nc @ square_nc.T
+        trace_nn = common_nn - mixed_nn - mixed_nn.T + common_nn * common_nn
+        return gram_nn * trace_nn
+    rows, outputs = p_nc.shape
+    p_ncc = p_nc[:, :, None] * (np.eye(outputs) - p_nc[:, None, :])
+    flat_mc = p_ncc.reshape(rows * outputs, outputs)
+    blocks = (flat_mc @ flat_mc.T).reshape(rows, outputs, rows, outputs)
+    return (blocks * gram_nn[:, None, :, None]).reshape(rows * outputs, rows * outputs)
+
+
+def _centre(values: Double, rows: int) -> Double:
+    """Return ``(H (x) I_C) K (H (x) I_C)``: over the rows, for every pair of outputs by itself."""
+    outputs = len(values) // rows
+    blocks = values.reshape(rows, outputs, rows, outputs)
+    blocks = blocks - blocks.mean(axis=0, keepdims=True)
+    blocks = blocks - blocks.mean(axis=2, keepdims=True)
+    return np.asarray(blocks.reshape(values.shape))
+
+
+def _tolerance(features_nd: Matrix) -> float:
+    """Share of a kernel's trace that rounding of the features may make of equal rows."""
+    kind = features_nd.dtype if np.issubdtype(features_nd.dtype, np.floating) else np.float64
+    return (_ROUNDING * float(np.finfo(kind).eps)) ** 2
+
+
+def _check_logits(logits_nc: Matrix | None, rows: int, kind: KernelKind) -> Matrix:
+    if kind not in ("softmax_trace", "softmax_full"):
+        raise ValueError(f"kind must be logits, softmax_trace or softmax_full, got {kind!r}")
+    if logits_nc is None or logits_nc.ndim != 2 or len(logits_nc) != rows:
+        shape = None if logits_nc is None else logits_nc.shape
+        raise ValueError(f"{kind} needs logits ({rows}, C), got {shape}")
+    if logits_nc.shape[1] == 1:
+        logits_nc = np.concatenate([np.zeros_like(logits_nc), logits_nc], axis=1)
+    size = rows * logits_nc.shape[1]
+    if kind == "softmax_full" and size > LARGEST_FULL_KERNEL:
+        raise ValueError(
+            f"softmax_full needs a kernel of {size} x {size}, more than {LARGEST_FULL_KERNEL}; "
+            "use fewer rows or softmax_trace"
+        )
+    return logits_nc
