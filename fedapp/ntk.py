@@ -196,7 +196,7 @@ def _gram(features_nd: Matrix, *, centred: bool, one: float = 0.0) -> tuple[Doub
     ones = (one / scale) ** 2
     gram_nn, energy = np.full((rows, rows), ones), rows * ones
     for block_nd in _blocks(features_nd, scale):
-        energy += float(np.sum(block_nd * block_nd))
+        energy += float(np.vdot(block_nd, block_nd))
         if centred:
             block_nd -= block_nd.mean(axis=0)
         gram_nn += block_nd @ block_nd.T
