@@ -315,6 +315,14 @@ def test_saturated_or_broken_outputs_say_nothing(kind):
     assert kernel(features, np.ones((6, 3)), kind=kind).is_informative
 
 
+@pytest.mark.parametrize("kind", ["softmax_trace", "softmax_full"])
+@pytest.mark.parametrize("name", ["constant", "constant up to rounding"])
+def test_what_rounding_leaves_of_equal_rows_is_no_softmax_kernel(kind, name):
+    logits = np.tile(np.random.default_rng(2).standard_normal((1, 3)), (6, 1))
+
+    assert not kernel(broken()[name], logits, kind=kind).is_informative
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_too_few_rows_say_nothing(rows):
     features = np.random.default_rng(1).standard_normal((rows, 4))

@@ -85,6 +85,13 @@ def test_certainty_falls_into_the_last_bin():
     assert certain == Profile(accuracy=0.5, calibration_error=0.5, sharpness=1.0)
 
 
+def test_a_bin_holds_its_upper_edge():
+    # 0.6 = 9/15 and 0.55 share the bin (8/15, 9/15]: |(1 - 0.6) + (0 - 0.55)| / 2.
+    measured = profile(np.array([[0.6, 0.4], [0.45, 0.55]]), np.array([0, 0]))
+
+    assert measured.calibration_error == pytest.approx(0.075)
+
+
 def test_agreement_of_profiles_by_hand():
     own = Profile(0.9, 0.1, 0.8)
 
