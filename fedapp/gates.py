@@ -7,10 +7,10 @@ is set.
 
 The thresholds, measured on small image models with common initial weights: 0.6 for the kernel is
 the paper's and fits deep nets, 0.85 shallow ones, 0.4 once calibrated; 0.2 for the outputs; 0.9
-for the distance, of which honest peers needed 0.6 at most and permuted ones 1.3 at least. The last is of models that
-are trained whole. Of a LoRA model theta is what was learned: after one round on embedded:heart
-honest peers were 1.0 to 2.0 apart, as unlike each other as from zero, so that 0.9 refuses
-everybody; neurons cannot be permuted there, and a limit of about 3 refuses what is scaled.
+for the distance, of which honest peers needed 0.6 at most and permuted ones 1.3 at least. The last
+is of models that are trained whole. Of a LoRA model theta is what was learned, from zero: after one
+round on embedded:heart honest peers were 1.0 to 2.0 apart, so that 0.9 refuses everybody. Neurons
+cannot be permuted there; a limit of about 3 refuses what is scaled.
 """
 
 from __future__ import annotations
