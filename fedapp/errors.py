@@ -93,13 +93,17 @@ class UpdateRefused(FedappError):
         super().__init__(message, site=site, round=round)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_refusal, (self.message, self.reason, self.site, self.round)
+        return _rebuild_refusal, (type(self), self.message, self.reason, self.site, self.round)
 
 
 def _rebuild_refusal(
-    message: str, reason: str, site: str | None, round: int | None
-) -> UpdateRefused:
-    return UpdateRefused(message, reason=reason, site=site, round=round)
+    kind: type[UpdateRefused] | type[EnvelopeRefused],
+    message: str,
+    reason: str,
+    site: str | None,
+    round: int | None,
+) -> FedappError:
+    return kind(message, reason=reason, site=site, round=round)
 
 
 class MissingReplies(FedappError):
@@ -124,3 +128,42 @@ class WireError(FedappError):
     """A message does not have the form that both sides agreed on."""
 
     exit_code = 4
+
+
+class GossipError(FedappError):
+    """The gossip layer cannot do what it was asked."""
+
+
+class IdentityError(GossipError):
+    """A certificate, key or authority is missing, unreadable, expired or another's."""
+
+    exit_code = 2
+
+
+class PeerError(GossipError):
+    """A peer cannot be reached, or does not keep to the protocol; worth another attempt."""
+
+
+class StoreError(GossipError):
+    """The folder of received updates cannot take or give what it should."""
+
+
+class EnvelopeRefused(GossipError):
+    """What a peer offers is not an acceptable update; ``reason`` is a stable name.
+
+    Parameters
+    ----------
+    reason : str
+        One of ``fedapp.gossip.refusals.REASONS``.
+    """
+
+    exit_code = 4
+
+    def __init__(
+        self, message: str, *, reason: str, site: str | None = None, round: int | None = None
+    ) -> None:
+        self.reason = reason
+        super().__init__(message, site=site, round=round)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_refusal, (type(self), self.message, self.reason, self.site, self.round)

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from fedapp import errors
-from fedapp.errors import FedappError, UpdateRefused
+from fedapp.errors import EnvelopeRefused, FedappError, UpdateRefused
 
 
 def _kinds() -> list[type[FedappError]]:
@@ -19,7 +19,7 @@ def _kinds() -> list[type[FedappError]]:
 
 
 def _make(kind: type[FedappError], **where: object) -> FedappError:
-    extra = {"reason": "empty"} if kind is UpdateRefused else {}
+    extra = {"reason": "empty"} if kind in (UpdateRefused, EnvelopeRefused) else {}
     return kind("the sky fell; wear a hat", **extra, **where)
 
 
@@ -62,11 +62,16 @@ def test_exit_codes_are_those_documented():
         "FedappError": 1,
         "TrainingError": 1,
         "SiteStateError": 1,
+        "GossipError": 1,
+        "PeerError": 1,
+        "StoreError": 1,
         "ConfigError": 2,
         "DeviceError": 2,
+        "IdentityError": 2,
         "DataError": 3,
         "HandshakeError": 4,
         "UpdateRefused": 4,
+        "EnvelopeRefused": 4,
         "WireError": 4,
         "MergeRefused": 4,
         "MissingReplies": 5,

@@ -1,0 +1,143 @@
+"""The standing connection to one neighbour: is it well, what does it have, again and again.
+
+A node asks; nobody pushes. The neighbour keeps its answer back until it has news, so that waiting
+costs next to nothing and news comes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fedapp.config_gossip import GossipSection
+from fedapp.errors import PeerError
+from fedapp.gossip.backoff import Backoff
+from fedapp.gossip.calls import MAX_ENTRIES, MAX_LIST
+from fedapp.gossip.client import Answer, Client
+from fedapp.gossip.inbox import Inbox
+from fedapp.gossip.membership import Membership
+from fedapp.gossip.news import News
+
+_LOG = logging.getLogger(__name__)
+
+
+class Link:
+    """What one neighbour is asked, and by whom: `run` until it is cancelled.
+
+    Parameters
+    ----------
+    name : str
+        The neighbour.
+    membership : Membership
+    inbox : Inbox
+        Takes what the neighbour offers.
+    connect : callable
+        Makes a `Client` for a name and an address.
+    settings : GossipSection
+    address : callable
+        Returns where this node listens, which the neighbour is told.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        membership: Membership,
+        inbox: Inbox,
+        connect: Callable[[str, str], Client],
+        settings: GossipSection,
+        address: Callable[[], str],
+    ) -> None:
+        self.name = name
+        self.client: Client | None = None
+        self._membership, self._inbox, self._connect = membership, inbox, connect
+        self._settings, self._address = settings, address
+        self._wake = News()
+        self._backoff = Backoff(settings.backoff_base, settings.backoff_cap)
+        self._round = 0
+        self._told: set[bytes] = set()  # what this neighbour has offered in this round
+
+    def wake(self) -> None:
+        """The round or the neighbour's address has changed."""
+        self._wake.tell()
+
+    async def run(self) -> None:
+        """Keep asking."""
+        try:
+            while True:
+                woken = self._wake.next()
+                try:
+                    await self._talk()
+                    delay = 0.0
+                except PeerError as error:
+                    self._note(error)
+                    delay = self._backoff.next()
+                    if delay:
+                        await self._sleep(delay, woken)
+        finally:
+            await self._hang_up()
+
+    async def _talk(self) -> None:
+        peer = self._membership[self.name]
+        if not peer.address:
+            raise PeerError("its address is not known until it calls", site=self.name)
+        if self.client is None or self.client.address != peer.address:
+            await self._hang_up()
+            self.client = self._connect(self.name, peer.address)
+        await self.client.check_health()
+        self._membership.heard(self.name)
+        while self.client.address == peer.address:
+            answer = await self._ask(self.client)
+            if answer is None:
+                continue
+            self._membership.heard(self.name)
+            peer.clock_offset = answer.clock_offset
+            if self._offer(answer):
+                self._backoff.reset()
+            else:
+                await asyncio.sleep(self._backoff.next())
+
+    async def _ask(self, client: Client) -> Answer | None:
+        """Return the neighbour's answer; None if the question has changed meanwhile."""
+        woken = self._wake.next()
+        if self._round != self._inbox.round or len(self._told) > MAX_LIST - MAX_ENTRIES:
+            self._round = self._inbox.round
+            self._told.clear()
+        have = self._told | self._inbox.held()
+        call = asyncio.ensure_future(
+            client.digest(self._inbox.run, self._round, self._inbox.origins, have, self._address())
+        )
+        try:
+            both: set[asyncio.Future[Any]] = {call, woken}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            return call.result() if call.done() else None
+        finally:
+            call.cancel()
+
+    def _offer(self, answer: Answer) -> bool:
+        """Give the inbox what came; return whether all of it was acceptable."""
+        good = True
+        for message in answer.entries[:MAX_ENTRIES]:
+            identity, accepted = self._inbox.consider(self.name, self._round, message)
+            self._told.add(identity)
+            good &= accepted
+        return good
+
+    def _note(self, error: PeerError) -> None:
+        first = not self._membership[self.name].failures
+        self._membership.failed(self.name, error.message)
+        known = bool(self._membership[self.name].address)
+        _LOG.log(logging.WARNING if first and known else logging.DEBUG, "%s", error)
+
+    async def _sleep(self, delay: float, woken: asyncio.Future[None]) -> None:
+        try:
+            async with asyncio.timeout(delay):
+                await woken
+        except TimeoutError:
+            return
+
+    async def _hang_up(self) -> None:
+        if self.client is not None:
+            client, self.client = self.client, None
+            await client.close()

@@ -1,0 +1,363 @@
+"""One peer of the consortium: publishes its updates, gathers those of others, passes them on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from fedapp.config_gossip import GossipSection
+from fedapp.errors import ConfigError, GossipError, MissingReplies, StoreError
+from fedapp.gossip import chunks
+from fedapp.gossip.client import Client
+from fedapp.gossip.counters import Counters
+from fedapp.gossip.envelope import Envelope, new_nonce
+from fedapp.gossip.identity import Identity
+from fedapp.gossip.inbox import Inbox
+from fedapp.gossip.link import Link
+from fedapp.gossip.membership import Member, Membership, is_address
+from fedapp.gossip.news import News
+from fedapp.gossip.refusals import Refusals
+from fedapp.gossip.replay import ReplayGuard
+from fedapp.gossip.server import Server
+from fedapp.gossip.signed import Rules, Signed, sign, verify
+from fedapp.gossip.store import Entry, Store
+from fedapp.text import clean
+
+_LOG = logging.getLogger(__name__)
+_REPLAY_FILE = "accepted.json"
+_LOOK_AGAIN = 0.5  # seconds; how often a gathering looks who has fallen silent
+
+
+class Update(NamedTuple):
+    """A verified update of another site; what it decodes to is still to be validated."""
+
+    envelope: Envelope
+    payload: bytes
+
+
+class GossipNode:
+    """A peer on the network: mutual TLS, signed updates, no server.
+
+    Use it as ``async with GossipNode(...) as node``, or call `start` and `close`. All methods
+    belong to one event loop; many nodes may share it.
+
+    Parameters
+    ----------
+    identity : Identity
+    members : iterable of Member
+        Every site of the consortium, this one included (its address is ignored).
+    run : str
+        Identity of the run, 32 hexadecimal digits, the same at every peer.
+    store : Path
+        Folder for updates and for what was accepted; this node's alone.
+    listen : str
+        HOST:PORT; port 0 takes any free one.
+    advertise : str
+        HOST:PORT that peers are told; empty: ``listen`` with the port that was opened.
+    neighbours : collection of str, optional
+        Peers that are asked for updates; by default all.
+    origins : collection of str, optional
+        Sites whose updates are wanted, from whichever neighbour; by default the neighbours.
+    settings : GossipSection, optional
+
+    Raises
+    ------
+    ConfigError
+        If the names do not fit together.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        members: Iterable[Member],
+        run: str,
+        store: Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        advertise: str = "",
+        neighbours: Collection[str] | None = None,
+        origins: Collection[str] | None = None,
+        settings: GossipSection | None = None,
+    ) -> None:
+        settings = settings or GossipSection()
+        self.identity, self.name, self.run = identity, identity.name, run
+        self.membership = Membership(identity.name, members, settings.dead_after)
+        others = self.membership.names - {self.name}
+        self.neighbours = frozenset(others if neighbours is None else neighbours)
+        self.origins = frozenset(self.neighbours if origins is None else origins)
+        strangers = sorted((self.neighbours | self.origins) - others)
+        if strangers:
+            raise ConfigError(
+                f"'{clean(strangers[0])}' is no other site of the consortium, as neighbours and "
+                "origins must be"
+            )
+        for text, what in ((listen, "listen"), (advertise, "advertise")):
+            if text and not is_address(text, least_port=0):
+                raise ConfigError(f"{what} must be HOST:PORT, got '{clean(text)}'")
+        self.refusals, self.traffic = Refusals(), Counters()
+        self._listen, self._advertise, self._settings = listen, advertise, settings
+        self._rules = Rules(run, self.membership.names, settings.max_payload, settings.clock_skew)
+        self._store = Store(store, settings.store_bytes, settings.store_age, settings.keep_rounds)
+        self._guard = ReplayGuard(run, store / _REPLAY_FILE)
+        self._news = News()
+        self._inbox = Inbox(
+            self.name, self.origins, identity.trust, self._rules, self._store, self._guard,
+            self.refusals, self._news, self._client, settings,
+        )  # fmt: skip
+        self._server = Server(
+            identity, run, self.membership, self._store, self._news, settings, self.traffic,
+            self._moved,
+        )  # fmt: skip
+        self._links = {
+            name: Link(
+                name, self.membership, self._inbox, self._connect, settings, lambda: self.address
+            )
+            for name in sorted(self.neighbours)
+        }
+        self._tasks: list[asyncio.Task[None]] = []
+        self.address = ""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def round(self) -> int:
+        """The round whose updates are received at present; 0 before the first."""
+        return self._inbox.round
+
+    @property
+    def published(self) -> int:
+        """The newest round in which this site has published; 0: none."""
+        return max((signed.envelope.round for signed in self._own()), default=0)
+
+    def alive(self) -> dict[str, bool]:
+        """Return which neighbours this node hears, by its own judgement."""
+        return {name: self.membership.alive(name) for name in sorted(self.neighbours)}
+
+    def meet(self, name: str, address: str) -> None:
+        """Look for a peer at another address, as the consortium file says now."""
+        if self.membership.move(name, address):
+            self._moved(name)
+
+    async def start(self) -> str:
+        """Open the store and the port, begin to ask the neighbours, and return the address.
+
+        Raises
+        ------
+        StoreError
+            If the folder cannot be used.
+        GossipError
+            If the port cannot be opened.
+        """
+        try:
+            await asyncio.to_thread(self._open_store)
+            port = await self._server.start(self._listen)
+        except BaseException:
+            await self.close()
+            raise
+        host = self._listen.rpartition(":")[0]
+        self.address = self._advertise or f"{host}:{port}"
+        self.membership.begin()
+        self._tasks = [asyncio.create_task(link.run()) for link in self._links.values()]
+        return self.address
+
+    async def publish(
+        self, round: int, payload: chunks.Buffer, *, layout_digest: str, codec: str = "fp32"
+    ) -> Envelope:
+        """Sign this site's update and offer it to whoever asks.
+
+        The same payload may be published again, after a restart for instance, and keeps its
+        envelope. From now on the updates of ``round`` are received.
+
+        Parameters
+        ----------
+        round : int
+            From 1; no earlier one than the last.
+        payload : bytes
+        layout_digest : str
+            SHA-256 of the adapter's layout, in hexadecimal.
+        codec : str
+            Number format of the payload.
+
+        Raises
+        ------
+        GossipError
+            If another update was published for the round, or it is too large.
+        StoreError
+            If the store cannot take it.
+        """
+        size = memoryview(payload).nbytes
+        if not 0 < size <= self._settings.max_payload:
+            raise GossipError(
+                f"an update must have 1 to {self._settings.max_payload} bytes, got {size}; raise "
+                "gossip.max-payload-mb at every peer",
+                site=self.name,
+                round=round,
+            )
+        grid = chunks.Grid(size, self._settings.chunk)
+        manifest = await asyncio.to_thread(chunks.manifest, payload, grid)
+        digest = chunks.payload_digest(manifest, grid)
+        for signed in self._own():
+            if signed.envelope.round == round:
+                if signed.envelope.payload_digest == digest:
+                    self._open_round(round)
+                    return signed.envelope
+                raise GossipError(
+                    "another update was published for this round, and peers may have it; publish "
+                    "for the next round",
+                    site=self.name,
+                    round=round,
+                )
+        now = int(time.time() * 1000)
+        envelope = Envelope(
+            run=self.run,
+            round=round,
+            origin=self.name,
+            layout_digest=layout_digest,
+            payload_digest=digest,
+            size=size,
+            chunk=grid.chunk,
+            codec=codec,
+            nonce=new_nonce(),
+            created=now,
+            expiry=now + int(self._settings.lifetime * 1000),
+        )
+        signed = sign(envelope, self.identity)
+        await asyncio.to_thread(self._store.add, signed, payload, manifest)
+        self._news.tell()
+        self._open_round(round)
+        return envelope
+
+    async def gather(self, round: int, *, deadline: float, minimum: int = 0) -> list[Update]:
+        """Wait for the updates of ``round`` and return them, sorted by origin.
+
+        It ends when every origin's update is here; when those that are missing are of peers that
+        this node does not hear any more, and ``minimum`` are here; or at the deadline. After that
+        the next round is open.
+
+        Parameters
+        ----------
+        round : int
+        deadline : float
+            Longest wait in seconds.
+        minimum : int
+            Fewest updates of others.
+
+        Raises
+        ------
+        MissingReplies
+            If fewer came, naming whose are missing; the round stays open.
+        """
+        self._open_round(round)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline
+        while True:
+            change = self._news.next()
+            here = {e.signed.envelope.origin: e for e in self._store.find(round, self.origins)}
+            missing = self.origins - here.keys()
+            if len(here) >= minimum and not any(self._may_come(name) for name in missing):
+                break
+            left = end - loop.time()
+            if left <= 0:
+                break
+            try:
+                async with asyncio.timeout(min(left, _LOOK_AGAIN)):
+                    await change
+            except TimeoutError:
+                continue
+        updates = [await self._read(here[name]) for name in sorted(here)]
+        found = [update for update in updates if update is not None]
+        if len(found) < minimum:
+            raise MissingReplies(
+                f"{len(found)} updates of others came within {deadline:g} s, at least {minimum} "
+                f"are needed; missing: {self._describe(missing)}",
+                site=self.name,
+                round=round,
+            )
+        await asyncio.to_thread(self._guard.save)
+        self._store.drop_old(time.time())
+        self._open_round(round + 1)
+        return found
+
+    async def close(self) -> None:
+        """Stop asking and answering; what was received stays in the store."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._inbox.close()
+        await self._server.close()
+        if self._store.opened:
+            try:
+                await asyncio.to_thread(self._guard.save)
+            finally:
+                self._store.close()
+
+    def _open_store(self) -> None:
+        now = time.time()
+        self._store.open(lambda message: verify(message, self.identity.trust, self._rules, now))
+        self._guard.load()
+        for entry in self._store:
+            self._guard.note(entry.signed.envelope)
+
+    def _own(self) -> list[Signed]:
+        return [e.signed for e in self._store if e.signed.envelope.origin == self.name]
+
+    def _open_round(self, round: int) -> None:
+        if round < self._inbox.round:
+            raise GossipError(
+                f"rounds only go up: this node is in round {self._inbox.round}",
+                site=self.name,
+                round=round,
+            )
+        if round != self._inbox.round:
+            self._inbox.open_round(round)
+            self.traffic.round = round
+            for link in self._links.values():
+                link.wake()
+
+    def _may_come(self, origin: str) -> bool:
+        """Whether an update that is missing is worth waiting for."""
+        if origin not in self._links or self._inbox.waits_for(origin):
+            return True
+        return self.membership.alive(origin)
+
+    async def _read(self, entry: Entry) -> Update | None:
+        try:
+            payload = await asyncio.to_thread(self._store.read, entry)
+        except StoreError as error:
+            _LOG.warning("%s", error)
+            return None
+        return Update(entry.signed.envelope, payload)
+
+    def _describe(self, names: Collection[str]) -> str:
+        told = []
+        for name in sorted(names):
+            problem = self.membership[name].problem
+            told.append(f"{name} ({problem})" if problem else name)
+        return "; ".join(told) or "none"
+
+    def _client(self, name: str) -> Client | None:
+        link = self._links.get(name)
+        return link.client if link else None
+
+    def _connect(self, name: str, address: str) -> Client:
+        return Client(self.identity, name, address, self._settings, self.traffic)
+
+    def _moved(self, name: str) -> None:
+        if name in self._links:
+            self._links[name].wake()

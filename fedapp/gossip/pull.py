@@ -1,0 +1,83 @@
+"""One update from one peer: its manifest, then the chunks that an earlier attempt did not get."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fedapp.errors import EnvelopeRefused
+from fedapp.gossip import chunks
+from fedapp.gossip.client import Client
+from fedapp.gossip.partial import Partial
+from fedapp.gossip.signed import Signed
+from fedapp.gossip.store import Entry, Store
+
+
+async def pull(client: Client, store: Store, signed: Signed) -> Entry:
+    """Receive the payload of a verified envelope and return it as an update in the store.
+
+    At most two chunks are in memory: one is written while the next one comes. Nothing is received
+    beyond the size that the origin signed. What has come stays in the store if the peer fails, so
+    that any peer can give the rest. One payload is to be pulled once at a time.
+
+    Raises
+    ------
+    PeerError
+        If the peer fails; another one, or another attempt, may go on.
+    EnvelopeRefused
+        "wrong-manifest" or "wrong-chunk": what this peer sends is not what the origin signed.
+    StoreError
+        If the store is full or broken.
+    """
+    digest = signed.envelope.payload_digest
+    manifest = store.manifest(digest)
+    if manifest is None:
+        partial = store.unfinished(digest)
+        if partial is None and store.left_over(digest):
+            # Only the manifest tells how much of what an earlier process left is right.
+            partial = await _receive(client, store, signed, signed.envelope.size)
+        if partial is None or not partial.whole:
+            partial = await _receive(client, store, signed, partial.offset if partial else 0)
+        manifest = partial.manifest
+    return await asyncio.to_thread(store.commit, signed, manifest)
+
+
+async def _receive(client: Client, store: Store, signed: Signed, offset: int) -> Partial:
+    envelope = signed.envelope
+    count = -(-(envelope.size - offset) // envelope.chunk)
+    replies = client.pull(envelope.run, signed.id, offset, count)
+    writing: asyncio.Future[None] | None = None
+    try:
+        manifest = (await anext(replies)).manifest
+        _check_manifest(manifest, signed)
+        partial = await asyncio.to_thread(store.begin, signed, manifest)
+        async for reply in replies:
+            if reply.offset != offset:
+                raise EnvelopeRefused(
+                    f"the chunk at byte {offset} was expected, got the one at {reply.offset}",
+                    reason="wrong-chunk",
+                    site=envelope.origin,
+                    round=envelope.round,
+                )
+            if writing is not None:
+                await writing
+            writing = asyncio.ensure_future(asyncio.to_thread(partial.append, reply.data))
+            offset += len(reply.data)
+    finally:
+        try:
+            if writing is not None:
+                await writing
+        finally:
+            await replies.aclose()
+    return partial
+
+
+def _check_manifest(manifest: bytes, signed: Signed) -> None:
+    envelope = signed.envelope
+    right = len(manifest) == envelope.grid.manifest_bytes
+    if not right or chunks.payload_digest(manifest, envelope.grid) != envelope.payload_digest:
+        raise EnvelopeRefused(
+            "the digests of the chunks are not those that the origin signed",
+            reason="wrong-manifest",
+            site=envelope.origin,
+            round=envelope.round,
+        )

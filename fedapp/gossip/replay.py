@@ -1,0 +1,144 @@
+"""What was accepted already: rounds only go up, and no nonce counts twice.
+
+Kept on disk, so that a restart does not forget it. It need not remember for ever: an envelope is
+void once it has expired.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedapp import atomic
+from fedapp.errors import EnvelopeRefused, StoreError
+from fedapp.gossip.envelope import Envelope
+from fedapp.text import clean
+
+_NONCES_PER_ORIGIN = 1000
+_LONGEST_FILE = 64 * 2**20
+
+
+class _Origin(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    round: int = 0
+    nonces: dict[str, int] = Field(default_factory=dict)  # nonce -> expiry in ms
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    run: str
+    origins: dict[str, _Origin]
+
+
+class ReplayGuard:
+    """The newest accepted round and the nonces of every origin, for one run.
+
+    Parameters
+    ----------
+    run : str
+    path : Path
+        Where it is kept; a file of another run is forgotten.
+    """
+
+    def __init__(self, run: str, path: Path) -> None:
+        self._run, self._path = run, path
+        self._origins: dict[str, _Origin] = {}
+
+    def load(self) -> None:
+        """Read what an earlier process accepted.
+
+        Raises
+        ------
+        StoreError
+            If the file is there and cannot be trusted: without it old updates would count as new.
+        """
+        try:
+            with self._path.open("rb") as stream:
+                data = stream.read(_LONGEST_FILE)
+            kept = _File.model_validate_json(data)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"{self._path} cannot be read: {error.strerror}") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]["msg"]
+            raise StoreError(
+                f"{self._path} is damaged: {clean(first, 200)}; without it an old update could be "
+                "taken for a new one. Remove the folder of the store to begin anew"
+            ) from None
+        if kept.run == self._run:
+            self._origins = kept.origins
+
+    def save(self) -> None:
+        """Write it to disk.
+
+        Raises
+        ------
+        StoreError
+        """
+        data = {
+            "run": self._run,
+            "origins": {name: origin.model_dump() for name, origin in self._origins.items()},
+        }
+        try:
+            atomic.write_bytes(self._path, json.dumps(data).encode(), 0o600)
+        except OSError as error:
+            raise StoreError(
+                f"{self._path} cannot be written: {error.strerror}; make room on the disk"
+            ) from None
+
+    def newest(self, origin: str) -> int:
+        """Return the newest accepted round of ``origin``; 0: none."""
+        return self._origins[origin].round if origin in self._origins else 0
+
+    def check(self, envelope: Envelope) -> None:
+        """Refuse what was accepted before, or is older than what was.
+
+        Raises
+        ------
+        EnvelopeRefused
+            "old-round", "second-update" or "replayed"
+        """
+        known = self._origins.get(envelope.origin)
+        if known is None:
+            return
+        findings = {
+            "replayed": (envelope.nonce in known.nonces, "its nonce was used before"),
+            "second-update": (
+                envelope.round == known.round,
+                f"the origin signed two updates for round {envelope.round}, the first counts; two "
+                "nodes may run under one name, stop one of them",
+            ),
+            "old-round": (
+                envelope.round < known.round,
+                f"the update is of round {envelope.round}, but one of round {known.round} of the "
+                "same origin was accepted already",
+            ),
+        }
+        for reason, (found, sentence) in findings.items():
+            if found:
+                raise EnvelopeRefused(
+                    sentence, reason=reason, site=envelope.origin, round=envelope.round
+                )
+
+    def admit(self, envelope: Envelope) -> None:
+        """Remember an accepted envelope, see `check`."""
+        self.check(envelope)
+        self.note(envelope)
+
+    def note(self, envelope: Envelope) -> None:
+        """Remember an envelope whose update is in the store, accepted by an earlier process."""
+        known = self._origins.setdefault(envelope.origin, _Origin())
+        known.round = max(known.round, envelope.round)
+        known.nonces[envelope.nonce] = envelope.expiry
+        # An origin can push out its own nonces alone, and rounds still only go up.
+        while len(known.nonces) > _NONCES_PER_ORIGIN:
+            del known.nonces[next(iter(known.nonces))]
+
+    def forget_expired(self, now: float, skew: float) -> None:
+        """Drop nonces of envelopes that are void anyway."""
+        limit = int((now - skew) * 1000)
+        for known in self._origins.values():
+            known.nonces = {n: expiry for n, expiry in known.nonces.items() if expiry >= limit}

@@ -1,0 +1,285 @@
+"""What a node answers its peers: what it has, and pieces of it.
+
+Every call is by a member of the consortium, known by its certificate alone. A peer that asks for
+too much at a time, or does not take what it asked for, is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from fedapp.config_gossip import GossipSection
+from fedapp.errors import GossipError, IdentityError
+from fedapp.gossip.calls import (
+    MAX_ENTRIES,
+    MAX_LIST,
+    MAX_REPLY,
+    MAX_REQUEST,
+    SERVICE,
+    common_options,
+)
+from fedapp.gossip.chunks import DIGEST_BYTES
+from fedapp.gossip.counters import Counters
+from fedapp.gossip.envelope import MAX_ROUND
+from fedapp.gossip.identity import Identity
+from fedapp.gossip.membership import Membership
+from fedapp.gossip.news import News
+from fedapp.gossip.proto import gossip_pb2
+from fedapp.gossip.store import Entry, Store
+from fedapp.text import clean
+
+Context = Any  # grpc.aio.ServicerContext; grpc has no types
+_GRACE = 1.0  # seconds for calls in progress when the node closes
+_MAX_CALLS = 1024
+
+
+class Server:
+    """The port of a node.
+
+    Parameters
+    ----------
+    identity : Identity
+    run : str
+    membership : Membership
+    store : Store
+    news : News
+        Tells when the store has something new.
+    settings : GossipSection
+    counters : Counters
+    moved : callable
+        Takes the name of a peer that listens elsewhere now.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        run: str,
+        membership: Membership,
+        store: Store,
+        news: News,
+        settings: GossipSection,
+        counters: Counters,
+        moved: Callable[[str], None],
+    ) -> None:
+        self._identity, self._run, self._membership = identity, run, membership
+        self._store, self._news = store, news
+        self._settings, self._counters, self._moved = settings, counters, moved
+        self._calls: Counter[str] = Counter()
+        self._closing = False
+        self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()
+
+    async def start(self, listen: str) -> int:
+        """Open the port ``listen`` (HOST:PORT; port 0: any) and return its number.
+
+        Raises
+        ------
+        GossipError
+            If it cannot be opened.
+        """
+        self._server = grpc.aio.server(
+            options=_options(self._settings), maximum_concurrent_rpcs=_MAX_CALLS
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        methods = {
+            "Digest": grpc.unary_unary_rpc_method_handler(self._digest),
+            "Pull": grpc.unary_stream_rpc_method_handler(self._pull),
+        }
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, methods),)
+        )
+        try:
+            port = int(self._server.add_secure_port(listen, self._identity.server_credentials()))
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise GossipError(
+                f"the port {listen} cannot be opened; another program may have it, or the host "
+                "name is not this machine's",
+                site=self._identity.name,
+            )
+        await self._server.start()
+        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def close(self) -> None:
+        """Take no more calls and end those in progress."""
+        self._closing = True
+        self._news.tell()
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(_GRACE)
+
+    async def _digest(self, data: bytes, context: Context) -> bytes:
+        async with self._call(data, context) as peer:
+            request = await self._parse(gossip_pb2.DigestRequest, data, context)
+            await self._check_run(request.run, context)
+            origins, have = set(request.origins), set(request.have)
+            if (
+                max(len(request.origins), len(request.have)) > MAX_LIST
+                or not origins <= self._membership.names
+                or any(len(identity) != DIGEST_BYTES for identity in have)
+            ):
+                await _abort(
+                    context,
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "a request names members of the consortium and identities of 32 bytes, "
+                    f"{MAX_LIST} of each at most",
+                )
+            self._membership[peer].round = min(request.round, MAX_ROUND)
+            if request.address and self._membership.move(peer, request.address):
+                self._moved(peer)
+            entries = await self._wait_for_news(
+                request.round, origins, have, min(request.wait / 1000, self._settings.digest_wait)
+            )
+            reply = gossip_pb2.DigestReply(
+                entries=[entry.signed.message for entry in entries], clock=int(time.time() * 1000)
+            ).SerializeToString()
+            self._counters.sent(len(reply))
+            return bytes(reply)
+
+    async def _wait_for_news(
+        self, round: int, origins: set[str], have: set[bytes], wait: float
+    ) -> list[Entry]:
+        end = time.monotonic() + wait
+        while True:
+            change = self._news.next()
+            now = time.time() * 1000
+            found = [
+                entry
+                for entry in self._store.find(round, origins)
+                if entry.signed.id not in have and entry.signed.envelope.expiry > now
+            ]
+            left = end - time.monotonic()
+            if found or left <= 0 or self._closing:
+                return found[:MAX_ENTRIES]
+            try:
+                async with asyncio.timeout(left):
+                    await change
+            except TimeoutError:
+                continue
+
+    async def _pull(self, data: bytes, context: Context) -> None:
+        async with self._call(data, context):
+            request = await self._parse(gossip_pb2.PullRequest, data, context)
+            await self._check_run(request.run, context)
+            entry = self._store.get(request.envelope)
+            if entry is None:
+                await _abort(
+                    context,
+                    grpc.StatusCode.NOT_FOUND,
+                    "this node does not have the update any more",
+                )
+            envelope, offset = entry.signed.envelope, request.offset
+            if offset > envelope.size or (offset % envelope.chunk and offset != envelope.size):
+                await _abort(
+                    context,
+                    grpc.StatusCode.OUT_OF_RANGE,
+                    f"the offset must be the beginning of a chunk of {envelope.chunk} bytes, or "
+                    f"the size {envelope.size}, got {offset}",
+                )
+            # Open before the first wait: the store may drop the file meanwhile.
+            try:
+                handle = os.open(entry.path, os.O_RDONLY)
+            except OSError:
+                await _abort(
+                    context, grpc.StatusCode.NOT_FOUND, "this node cannot read the update any more"
+                )
+            try:
+                await self._write(gossip_pb2.PullReply(manifest=entry.manifest), context)
+                while offset < envelope.size:
+                    length = envelope.grid.length(offset)
+                    piece = await asyncio.to_thread(os.pread, handle, length, offset)
+                    await self._write(gossip_pb2.PullReply(offset=offset, data=piece), context)
+                    offset += length
+            finally:
+                os.close(handle)
+
+    async def _write(self, reply: gossip_pb2.PullReply, context: Context) -> None:
+        data = reply.SerializeToString()
+        try:
+            async with asyncio.timeout(self._settings.chunk_timeout):
+                await context.write(data)
+        except TimeoutError:
+            await _abort(
+                context,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                f"a chunk was not taken for {self._settings.chunk_timeout:g} s",
+            )
+        self._counters.sent(len(data), len(reply.data))
+
+    @asynccontextmanager
+    async def _call(self, data: bytes, context: Context) -> AsyncIterator[str]:
+        peer = await self._caller(context)
+        if self._calls[peer] >= self._settings.calls_per_peer:
+            await _abort(
+                context,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"a peer may have {self._settings.calls_per_peer} calls at a time",
+            )
+        self._counters.received(len(data))
+        self._membership.heard(peer)
+        self._calls[peer] += 1
+        try:
+            yield peer
+        finally:
+            self._calls[peer] -= 1
+
+    async def _caller(self, context: Context) -> str:
+        """Return the name in the caller's certificate, if it is another member's."""
+        try:
+            (pem,) = context.auth_context()["x509_pem_cert"]
+            der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
+            name = self._identity.trust.verify(der, time.time()).name
+            if name not in self._membership.names or name == self._membership.own:
+                raise IdentityError(
+                    f"'{clean(name)}' is not another member of the consortium of this node"
+                )
+        except (KeyError, ValueError):
+            await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "a certificate is needed")
+        except IdentityError as error:
+            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error.message)
+        return name
+
+    async def _check_run(self, run: str, context: Context) -> None:
+        if run != self._run:
+            await _abort(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this node takes part in run {self._run}, the call is for another",
+            )
+
+    async def _parse(self, kind: Any, data: bytes, context: Context) -> Any:
+        try:
+            return kind.FromString(data)
+        except Exception:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the request cannot be read")
+
+
+async def _abort(context: Context, code: grpc.StatusCode, sentence: str) -> NoReturn:
+    # Status messages travel in a header.
+    await context.abort(code, sentence.encode("ascii", "backslashreplace").decode())
+    raise AssertionError("abort raises")
+
+
+def _options(settings: GossipSection) -> list[tuple[str, int | str]]:
+    return [
+        *common_options(settings),
+        ("grpc.max_receive_message_length", MAX_REQUEST),
+        ("grpc.max_send_message_length", MAX_REPLY),
+        ("grpc.so_reuseport", 0),  # two nodes on one port would take each other's calls
+        ("grpc.max_concurrent_streams", settings.calls_per_peer + 2),  # health comes on top
+        ("grpc.http2.min_ping_interval_without_data_ms", 500),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
