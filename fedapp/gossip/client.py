@@ -55,6 +55,7 @@ class Client:
         The peer's.
     settings : GossipSection
     counters : Counters
+        Take what is sent and received.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Client:
         counters: Counters,
     ) -> None:
         self.name, self.address = name, address
-        self._settings, self._counters = settings, counters
+        self.counters, self._settings = counters, settings
         self._channel = grpc.aio.secure_channel(
             address, identity.channel_credentials(), _options(name, settings)
         )
@@ -106,14 +107,16 @@ class Client:
         origins: Collection[str],
         have: Collection[bytes],
         address: str,
+        wait: float,
     ) -> Answer:
-        """Ask what the peer has of ``round`` by ``origins`` besides ``have``, and wait for it.
+        """Ask what the peer has of ``round`` by ``origins`` besides ``have``.
+
+        The peer may keep its answer back for ``wait`` seconds, until it has something.
 
         Raises
         ------
         PeerError
         """
-        wait = self._settings.digest_wait
         request = gossip_pb2.DigestRequest(
             run=run,
             round=round,
@@ -133,7 +136,7 @@ class Client:
 
     async def pull(
         self, run: str, envelope: bytes, offset: int, count: int
-    ) -> AsyncGenerator[gossip_pb2.PullReply, None]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the manifest and up to ``count`` chunks from ``offset`` on; close it to end it.
 
         Raises
@@ -144,11 +147,11 @@ class Client:
         request = gossip_pb2.PullRequest(
             run=run, envelope=envelope, offset=offset
         ).SerializeToString()
-        self._counters.sent(len(request))
+        self.counters.sent(len(request))
         patience = self._settings.chunk_timeout
         call = self._pull(request, timeout=patience * (count + 1))
         try:
-            for _ in range(count + 1):
+            for number in range(count + 1):
                 try:
                     async with asyncio.timeout(patience):
                         data = await call.read()
@@ -161,24 +164,20 @@ class Client:
                     raise self._failed(error) from None
                 if data is grpc.aio.EOF:
                     raise await self._ended(call)
-                try:
-                    reply = gossip_pb2.PullReply.FromString(data)
-                except Exception:
-                    raise self._odd("a chunk cannot be read") from None
-                self._counters.received(len(data), len(reply.data))
-                yield reply
+                self.counters.received(len(data), len(data) if number else 0)
+                yield data
         finally:
             call.cancel()
 
     async def _call(
         self, method: grpc.aio.UnaryUnaryMultiCallable, request: bytes, timeout: float
     ) -> bytes:
-        self._counters.sent(len(request))
+        self.counters.sent(len(request))
         try:
             data: bytes = await method(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
             raise self._failed(error) from None
-        self._counters.received(len(data))
+        self.counters.received(len(data))
         return data
 
     async def _ended(self, call: grpc.aio.UnaryStreamCall) -> PeerError:

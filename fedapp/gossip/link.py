@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -88,15 +89,19 @@ class Link:
         await self.client.check_health()
         self._membership.heard(self.name)
         while self.client.address == peer.address:
+            asked = time.monotonic()
             answer = await self._ask(self.client)
             if answer is None:
                 continue
             self._membership.heard(self.name)
-            peer.clock_offset = answer.clock_offset
-            if self._offer(answer):
+            self._watch_clock(answer.clock_offset)
+            patient = time.monotonic() - asked > self._settings.digest_wait / 2
+            if self._offer(answer) or patient:
                 self._backoff.reset()
-            else:
+            else:  # nothing new, nothing good, or at once: not as fast as the peer would like
                 await asyncio.sleep(self._backoff.next())
+            if not answer.entries:
+                await self.client.check_health()
 
     async def _ask(self, client: Client) -> Answer | None:
         """Return the neighbour's answer; None if the question has changed meanwhile."""
@@ -106,7 +111,14 @@ class Link:
             self._told.clear()
         have = self._told | self._inbox.held()
         call = asyncio.ensure_future(
-            client.digest(self._inbox.run, self._round, self._inbox.origins, have, self._address())
+            client.digest(
+                self._inbox.run,
+                self._round,
+                self._inbox.origins,
+                have,
+                self._address(),
+                self._settings.digest_wait,
+            )
         )
         try:
             both: set[asyncio.Future[Any]] = {call, woken}
@@ -116,13 +128,26 @@ class Link:
             call.cancel()
 
     def _offer(self, answer: Answer) -> bool:
-        """Give the inbox what came; return whether all of it was acceptable."""
-        good = True
+        """Give the inbox what came; return whether it was new and all of it acceptable."""
+        told = len(self._told)
         for message in answer.entries[:MAX_ENTRIES]:
             identity, accepted = self._inbox.consider(self.name, self._round, message)
             self._told.add(identity)
-            good &= accepted
-        return good
+            if not accepted:
+                return False  # the rest comes again, after a pause
+        return len(self._told) > told
+
+    def _watch_clock(self, offset: float) -> None:
+        peer, tolerance = self._membership[self.name], self._settings.clock_skew
+        before, peer.clock_offset = peer.clock_offset, offset
+        if abs(offset) > tolerance >= abs(before or 0.0):
+            _LOG.warning(
+                "the clock of %s is %+.0f s from this node's, %.0f s are tolerated: updates will "
+                "be refused; set one of the clocks",
+                self.name,
+                offset,
+                tolerance,
+            )
 
     def _note(self, error: PeerError) -> None:
         first = not self._membership[self.name].failures

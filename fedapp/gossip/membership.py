@@ -61,7 +61,7 @@ class Standing:
     ----------
     name, address : str
     heard : float or None
-        When the peer last answered, or called; seconds of the monotonic clock.
+        When the peer last answered; seconds of the monotonic clock.
     problem : str
         Why the last call failed; empty: it did not.
     failures : int
@@ -134,7 +134,7 @@ class Membership:
         self._start = self._monotonic()
 
     def heard(self, name: str) -> None:
-        """The peer has answered or called."""
+        """The peer has answered."""
         peer = self._peers[name]
         peer.heard, peer.failures, peer.problem = self._monotonic(), 0, ""
 

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from fedapp.config_gossip import GossipSection
-from fedapp.errors import ConfigError, GossipError, MissingReplies, StoreError
+from fedapp.errors import ConfigError, GossipError, MissingReplies, PeerError, StoreError
 from fedapp.gossip import chunks
+from fedapp.gossip.backoff import Backoff
 from fedapp.gossip.client import Client
 from fedapp.gossip.counters import Counters
 from fedapp.gossip.envelope import Envelope, new_nonce
@@ -25,7 +26,9 @@ from fedapp.gossip.refusals import Refusals
 from fedapp.gossip.replay import ReplayGuard
 from fedapp.gossip.server import Server
 from fedapp.gossip.signed import Rules, Signed, sign, verify
-from fedapp.gossip.store import Entry, Store
+from fedapp.gossip.store import Store
+from fedapp.gossip.store_files import Entry
+from fedapp.gossip.threads import in_thread
 from fedapp.text import clean
 
 _LOG = logging.getLogger(__name__)
@@ -63,6 +66,9 @@ class GossipNode:
         Peers that are asked for updates; by default all.
     origins : collection of str, optional
         Sites whose updates are wanted, from whichever neighbour; by default the neighbours.
+    listeners : collection of str
+        Peers that ask this node without being asked, in a directed topology: they are told once
+        where it listens.
     settings : GossipSection, optional
 
     Raises
@@ -82,6 +88,7 @@ class GossipNode:
         advertise: str = "",
         neighbours: Collection[str] | None = None,
         origins: Collection[str] | None = None,
+        listeners: Collection[str] = (),
         settings: GossipSection | None = None,
     ) -> None:
         settings = settings or GossipSection()
@@ -90,11 +97,12 @@ class GossipNode:
         others = self.membership.names - {self.name}
         self.neighbours = frozenset(others if neighbours is None else neighbours)
         self.origins = frozenset(self.neighbours if origins is None else origins)
-        strangers = sorted((self.neighbours | self.origins) - others)
+        self._listeners = frozenset(listeners) - self.neighbours
+        strangers = sorted((self.neighbours | self.origins | self._listeners) - others)
         if strangers:
             raise ConfigError(
-                f"'{clean(strangers[0])}' is no other site of the consortium, as neighbours and "
-                "origins must be"
+                f"'{clean(strangers[0])}' is no other site of the consortium, as neighbours, "
+                "origins and listeners must be"
             )
         for text, what in ((listen, "listen"), (advertise, "advertise")):
             if text and not is_address(text, least_port=0):
@@ -164,7 +172,7 @@ class GossipNode:
             If the port cannot be opened.
         """
         try:
-            await asyncio.to_thread(self._open_store)
+            await in_thread(self._open_store)
             port = await self._server.start(self._listen)
         except BaseException:
             await self.close()
@@ -172,7 +180,9 @@ class GossipNode:
         host = self._listen.rpartition(":")[0]
         self.address = self._advertise or f"{host}:{port}"
         self.membership.begin()
-        self._tasks = [asyncio.create_task(link.run()) for link in self._links.values()]
+        works = [link.run() for link in self._links.values()]
+        works += [self._announce(name) for name in sorted(self._listeners)]
+        self._tasks = [asyncio.create_task(work) for work in works]
         return self.address
 
     async def publish(
@@ -197,9 +207,13 @@ class GossipNode:
         ------
         GossipError
             If another update was published for the round, or it is too large.
+        IdentityError
+            If this site's certificate has expired meanwhile.
         StoreError
             If the store cannot take it.
         """
+        self._check_round(round)
+        self.identity.trust.verify(self.identity.certificate, time.time())
         size = memoryview(payload).nbytes
         if not 0 < size <= self._settings.max_payload:
             raise GossipError(
@@ -209,7 +223,7 @@ class GossipNode:
                 round=round,
             )
         grid = chunks.Grid(size, self._settings.chunk)
-        manifest = await asyncio.to_thread(chunks.manifest, payload, grid)
+        manifest = await in_thread(chunks.manifest, payload, grid)
         digest = chunks.payload_digest(manifest, grid)
         for signed in self._own():
             if signed.envelope.round == round:
@@ -237,7 +251,7 @@ class GossipNode:
             expiry=now + int(self._settings.lifetime * 1000),
         )
         signed = sign(envelope, self.identity)
-        await asyncio.to_thread(self._store.add, signed, payload, manifest)
+        await in_thread(self._store.add, signed, payload, manifest)
         self._news.tell()
         self._open_round(round)
         return envelope
@@ -267,7 +281,7 @@ class GossipNode:
         end = loop.time() + deadline
         while True:
             change = self._news.next()
-            here = {e.signed.envelope.origin: e for e in self._store.find(round, self.origins)}
+            here = {e.signed.envelope.origin: e for e in self._valid(round)}
             missing = self.origins - here.keys()
             if len(here) >= minimum and not any(self._may_come(name) for name in missing):
                 break
@@ -288,9 +302,8 @@ class GossipNode:
                 site=self.name,
                 round=round,
             )
-        await asyncio.to_thread(self._guard.save)
-        self._store.drop_old(time.time())
         self._open_round(round + 1)
+        await in_thread(self._tidy)
         return found
 
     async def close(self) -> None:
@@ -302,10 +315,8 @@ class GossipNode:
         await self._inbox.close()
         await self._server.close()
         if self._store.opened:
-            try:
-                await asyncio.to_thread(self._guard.save)
-            finally:
-                self._store.close()
+            await in_thread(self._tidy)
+            self._store.close()
 
     def _open_store(self) -> None:
         now = time.time()
@@ -317,18 +328,36 @@ class GossipNode:
     def _own(self) -> list[Signed]:
         return [e.signed for e in self._store if e.signed.envelope.origin == self.name]
 
-    def _open_round(self, round: int) -> None:
+    def _check_round(self, round: int) -> None:
         if round < self._inbox.round:
             raise GossipError(
                 f"rounds only go up: this node is in round {self._inbox.round}",
                 site=self.name,
                 round=round,
             )
+
+    def _open_round(self, round: int) -> None:
+        self._check_round(round)
         if round != self._inbox.round:
             self._inbox.open_round(round)
             self.traffic.round = round
             for link in self._links.values():
                 link.wake()
+
+    def _valid(self, round: int) -> list[Entry]:
+        """Return the updates of others that are here and have not expired since they came."""
+        limit = (time.time() - self._settings.clock_skew) * 1000
+        found = self._store.find(round, self.origins)
+        return [entry for entry in found if entry.signed.envelope.expiry >= limit]
+
+    def _tidy(self) -> None:
+        now = time.time()
+        self._store.drop_old(now)
+        self._guard.forget_expired(now, self._settings.clock_skew)
+        try:
+            self._guard.save()
+        except StoreError as error:
+            _LOG.warning("%s", error)  # the store remembers the newest updates too
 
     def _may_come(self, origin: str) -> bool:
         """Whether an update that is missing is worth waiting for."""
@@ -338,7 +367,7 @@ class GossipNode:
 
     async def _read(self, entry: Entry) -> Update | None:
         try:
-            payload = await asyncio.to_thread(self._store.read, entry)
+            payload = await in_thread(self._store.read, entry)
         except StoreError as error:
             _LOG.warning("%s", error)
             return None
@@ -355,9 +384,25 @@ class GossipNode:
         link = self._links.get(name)
         return link.client if link else None
 
+    async def _announce(self, name: str) -> None:
+        """Tell a peer where this node listens, until it has heard it."""
+        backoff = Backoff(self._settings.backoff_base, self._settings.backoff_cap)
+        while True:
+            if address := self.membership[name].address:
+                client = self._connect(name, address)
+                try:
+                    await client.digest(self.run, self.round, (), (), self.address, 0.0)
+                    return
+                except PeerError as error:
+                    _LOG.debug("%s", error)
+                finally:
+                    await client.close()
+            await asyncio.sleep(backoff.next())
+
     def _connect(self, name: str, address: str) -> Client:
         return Client(self.identity, name, address, self._settings, self.traffic)
 
     def _moved(self, name: str) -> None:
+        _LOG.info("site %s listens at %s now", name, self.membership[name].address)
         if name in self._links:
             self._links[name].wake()

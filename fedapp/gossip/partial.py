@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import threading
 from pathlib import Path
 
 from fedapp.errors import EnvelopeRefused, StoreError
 from fedapp.gossip import chunks
+
+_NO_SUCH_CALL = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}  # some file systems
 
 
 class Partial:
@@ -24,21 +26,19 @@ class Partial:
     Raises
     ------
     StoreError
-        If the disk cannot be written.
+        If the disk cannot be written, or has no room for the whole payload.
     """
 
     def __init__(self, path: Path, grid: chunks.Grid, manifest: bytes) -> None:
         self.path, self.grid, self.manifest = path, grid, manifest
         self.offset = 0
-        self._lock = threading.Lock()  # a chunk may be on its way to the disk when a node closes
+        self._handle = -1
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise self._broken(error) from None
-        try:
             self._keep_right_chunks()
+            self._reserve()
         except OSError as error:
-            self.close()
+            self._give_back()
             raise self._broken(error) from None
 
     @property
@@ -67,16 +67,15 @@ class Partial:
                 f"the chunk at byte {self.offset} has another digest than its origin signed",
                 reason="wrong-chunk",
             )
-        with self._lock:
-            try:
-                view = memoryview(data)
-                while view:
-                    written = os.pwrite(self._handle, view, self.offset + len(data) - len(view))
-                    view = view[written:]
-            except OSError as error:
-                # What was written of this chunk lies beyond the offset, and is written over.
-                raise self._broken(error) from None
-            self.offset += len(data)
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(self._handle, view, self.offset + len(data) - len(view))
+                view = view[written:]
+        except OSError as error:
+            # What was written of this chunk lies beyond the offset, and is written over.
+            raise self._broken(error) from None
+        self.offset += len(data)
 
     def finish(self, target: Path) -> None:
         """Move the whole payload to ``target``.
@@ -85,7 +84,8 @@ class Partial:
         ------
         StoreError
         """
-        assert self.whole
+        if not self.whole:
+            raise StoreError(f"{self.path} lacks {self.grid.size - self.offset} bytes still")
         try:
             os.ftruncate(self._handle, self.grid.size)
             os.replace(self.path, target)
@@ -95,15 +95,22 @@ class Partial:
 
     def close(self) -> None:
         """Leave the file for later."""
-        with self._lock:
-            if self._handle >= 0:
-                os.close(self._handle)
-                self._handle = -1
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
 
     def discard(self) -> None:
         """Remove the file."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+    def _reserve(self) -> None:
+        # A disk without room says so before a byte is asked for, and the rest is written faster.
+        try:
+            os.posix_fallocate(self._handle, 0, self.grid.size)
+        except OSError as error:
+            if error.errno not in _NO_SUCH_CALL:
+                raise
 
     def _keep_right_chunks(self) -> None:
         end = os.fstat(self._handle).st_size
@@ -115,6 +122,18 @@ class Partial:
             if chunks.digest(data) != self.grid.digest(self.manifest, self.offset):
                 break
             self.offset += length
+
+    def _give_back(self) -> None:
+        # What was reserved in vain would keep a full disk full.
+        if self._handle < 0:
+            return
+        try:
+            os.ftruncate(self._handle, self.offset)
+        except OSError:
+            self.offset = 0
+        self.close()
+        if not self.offset:
+            self.path.unlink(missing_ok=True)
 
     def _broken(self, error: OSError) -> StoreError:
         return StoreError(

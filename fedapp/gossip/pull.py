@@ -9,7 +9,9 @@ from fedapp.gossip import chunks
 from fedapp.gossip.client import Client
 from fedapp.gossip.partial import Partial
 from fedapp.gossip.signed import Signed
-from fedapp.gossip.store import Entry, Store
+from fedapp.gossip.store import Store
+from fedapp.gossip.store_files import Entry
+from fedapp.gossip.threads import in_thread
 
 
 async def pull(client: Client, store: Store, signed: Signed) -> Entry:
@@ -38,7 +40,7 @@ async def pull(client: Client, store: Store, signed: Signed) -> Entry:
         if partial is None or not partial.whole:
             partial = await _receive(client, store, signed, partial.offset if partial else 0)
         manifest = partial.manifest
-    return await asyncio.to_thread(store.commit, signed, manifest)
+    return await in_thread(store.commit, signed, manifest)
 
 
 async def _receive(client: Client, store: Store, signed: Signed, offset: int) -> Partial:
@@ -47,28 +49,33 @@ async def _receive(client: Client, store: Store, signed: Signed, offset: int) ->
     replies = client.pull(envelope.run, signed.id, offset, count)
     writing: asyncio.Future[None] | None = None
     try:
-        manifest = (await anext(replies)).manifest
+        manifest = await anext(replies)
         _check_manifest(manifest, signed)
-        partial = await asyncio.to_thread(store.begin, signed, manifest)
-        async for reply in replies:
-            if reply.offset != offset:
-                raise EnvelopeRefused(
-                    f"the chunk at byte {offset} was expected, got the one at {reply.offset}",
-                    reason="wrong-chunk",
-                    site=envelope.origin,
-                    round=envelope.round,
-                )
+        partial = await in_thread(store.begin, signed, manifest)
+        async for chunk in replies:
             if writing is not None:
                 await writing
-            writing = asyncio.ensure_future(asyncio.to_thread(partial.append, reply.data))
-            offset += len(reply.data)
+            writing = asyncio.ensure_future(in_thread(_append, client, signed, partial, chunk))
     finally:
         try:
             if writing is not None:
-                await writing
+                await asyncio.wait({writing})
         finally:
             await replies.aclose()
+    if writing is not None:
+        writing.result()
     return partial
+
+
+def _append(client: Client, signed: Signed, partial: Partial, chunk: bytes) -> None:
+    try:
+        partial.append(chunk)
+    except EnvelopeRefused as error:
+        client.counters.now.resent += len(chunk)
+        envelope = signed.envelope
+        raise EnvelopeRefused(
+            error.message, reason=error.reason, site=envelope.origin, round=envelope.round
+        ) from None
 
 
 def _check_manifest(manifest: bytes, signed: Signed) -> None:

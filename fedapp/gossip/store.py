@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from fedapp.errors import EnvelopeRefused, StoreError
+from fedapp.errors import StoreError
 from fedapp.gossip import chunks
 from fedapp.gossip.partial import Partial
-from fedapp.gossip.proto import gossip_pb2
-from fedapp.gossip.signed import Signed, parse
-from fedapp.text import clean
-
-_PAYLOAD, _ENVELOPE, _PART = ".payload", ".envelope", ".part"
-_LONGEST_ENVELOPE = 16384
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A verified update in the store."""
-
-    signed: Signed
-    manifest: bytes
-    path: Path
-    stored: float  # Unix seconds
+from fedapp.gossip.signed import Signed
+from fedapp.gossip.store_files import (
+    ENVELOPE,
+    PART,
+    PAYLOAD,
+    Entry,
+    Verify,
+    broken,
+    read_entry,
+    write,
+)
 
 
 class Store:
     """A folder of updates that belongs to one node.
+
+    What takes time (`open`, `begin`, `commit`, `add`, `read`) may be called from other threads.
 
     Parameters
     ----------
@@ -54,9 +51,11 @@ class Store:
         self._entries: dict[bytes, Entry] = {}
         self._partials: dict[str, Partial] = {}
         self._left: dict[Path, int] = {}  # unfinished files of an earlier process, and their sizes
-        self._lock: int | None = None
+        self._reserved: dict[str, int] = {}  # payloads that are being written, and their sizes
+        self._folder_lock: int | None = None
+        self._index_lock = threading.RLock()
 
-    def open(self, verify: Callable[[gossip_pb2.SignedEnvelope], Signed]) -> None:
+    def open(self, verify: Verify) -> None:
         """Take the folder for this node alone and read what an earlier process left.
 
         Parameters
@@ -71,8 +70,9 @@ class Store:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = os.open(self.folder, os.O_RDONLY)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._folder_lock = os.open(self.folder, os.O_RDONLY)
+            fcntl.flock(self._folder_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._read_folder(verify)
         except BlockingIOError:
             self.close()
             raise StoreError(
@@ -80,35 +80,32 @@ class Store:
             ) from None
         except OSError as error:
             self.close()
-            raise _broken(self.folder, error) from None
-        try:
-            self._read_folder(verify)
-        except OSError as error:
-            self.close()
-            raise _broken(self.folder, error) from None
+            raise broken(self.folder, error) from None
 
     def close(self) -> None:
         """Let the folder go; what is in it stays."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._folder_lock is not None:
+            os.close(self._folder_lock)
+            self._folder_lock = None
         for partial in self._partials.values():
             partial.close()
 
     @property
     def opened(self) -> bool:
         """Whether the folder is this node's at present."""
-        return self._lock is not None
+        return self._folder_lock is not None
 
     @property
     def used(self) -> int:
         """Bytes of all payloads, those that are still coming in with their final size."""
-        sizes = {e.signed.envelope.payload_digest: e.signed.envelope.size for e in self}
-        sizes |= {digest: partial.grid.size for digest, partial in self._partials.items()}
-        return sum(sizes.values()) + sum(self._left.values())
+        with self._index_lock:
+            sizes = {e.signed.envelope.payload_digest: e.signed.envelope.size for e in self}
+            sizes |= {digest: partial.grid.size for digest, partial in self._partials.items()}
+            sizes |= self._reserved
+            return sum(sizes.values()) + sum(self._left.values())
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
+        return iter(list(self._entries.values()))  # other threads may add one meanwhile
 
     def get(self, identity: bytes) -> Entry | None:
         """Return the update whose envelope has this identity, if it is here."""
@@ -148,39 +145,43 @@ class Store:
             If there is no room, or the disk cannot be written.
         """
         envelope = signed.envelope
-        partial = self._partials.get(envelope.payload_digest)
-        if partial is None:
-            path = self._part_path(envelope.payload_digest)
-            self._left.pop(path, None)
-            self._make_room(envelope.size, envelope.round)
-            partial = Partial(path, envelope.grid, manifest)
-            self._partials[envelope.payload_digest] = partial
-        return partial
+        with self._index_lock:
+            partial = self._partials.get(envelope.payload_digest)
+            if partial is None:
+                path = self._part_path(envelope.payload_digest)
+                self._left.pop(path, None)
+                self._make_room(envelope.size, envelope.round)
+                partial = Partial(path, envelope.grid, manifest)
+                self._partials[envelope.payload_digest] = partial
+            return partial
 
     def commit(self, signed: Signed, manifest: bytes) -> Entry:
-        """Make an update of what was received in full; `begin` first.
+        """Make an update of a payload that is here in full: received since `begin`, or before.
 
         Raises
         ------
         StoreError
+            If the disk cannot be written; what was received stays for another attempt.
         """
         envelope = signed.envelope
-        path = self.folder / f"{envelope.payload_digest}{_PAYLOAD}"
-        partial = self._partials.get(envelope.payload_digest)
-        if partial is not None:
-            partial.finish(path)
-            del self._partials[envelope.payload_digest]
+        path = self.folder / f"{envelope.payload_digest}{PAYLOAD}"
         entry = Entry(signed, manifest, path, time.time())
-        _write(self._envelope_path(entry), signed.to_bytes())
-        self._entries[signed.id] = entry
-        self._forget_rounds(envelope.origin)
+        with self._index_lock:
+            write(self._envelope_path(entry), signed.to_bytes())
+            partial = self._partials.get(envelope.payload_digest)
+            if partial is not None:
+                partial.finish(path)
+                del self._partials[envelope.payload_digest]
+            self._entries[signed.id] = entry
+            self._forget_rounds(envelope.origin)
         return entry
 
     def abandon(self, payload_digest: str) -> None:
         """Drop what came in of a payload that nobody waits for any more."""
-        partial = self._partials.pop(payload_digest, None)
-        if partial is not None:
-            partial.discard()
+        with self._index_lock:
+            partial = self._partials.pop(payload_digest, None)
+            if partial is not None:
+                partial.discard()
 
     def add(self, signed: Signed, payload: chunks.Buffer, manifest: bytes) -> Entry:
         """Keep an update of this site's own.
@@ -188,10 +189,17 @@ class Store:
         Raises
         ------
         StoreError
+            If there is no room, or the disk cannot be written.
         """
-        self._make_room(signed.envelope.size, signed.envelope.round)
-        _write(self.folder / f"{signed.envelope.payload_digest}{_PAYLOAD}", payload)
-        return self.commit(signed, manifest)
+        envelope = signed.envelope
+        with self._index_lock:
+            self._make_room(envelope.size, envelope.round)
+            self._reserved[envelope.payload_digest] = envelope.size
+        try:
+            write(self.folder / f"{envelope.payload_digest}{PAYLOAD}", payload)
+            return self.commit(signed, manifest)
+        finally:
+            del self._reserved[envelope.payload_digest]
 
     def read(self, entry: Entry) -> bytes:
         """Return a payload, compared with its digest once more.
@@ -206,34 +214,32 @@ class Store:
             with entry.path.open("rb") as stream:
                 payload = stream.read(envelope.size + 1)
         except OSError as error:
-            self.drop(entry)
-            raise StoreError(
-                f"the update cannot be read from {entry.path}: {error.strerror}",
-                site=envelope.origin,
-                round=envelope.round,
-            ) from None
-        whole = len(payload) == envelope.size
-        if not whole or chunks.manifest(payload, envelope.grid) != entry.manifest:
-            self.drop(entry)
-            raise StoreError(
-                f"the update in {entry.path} is not what was received any more; it is dropped, "
-                "check the disk",
-                site=envelope.origin,
-                round=envelope.round,
-            )
-        return payload
+            finding = f"cannot be read: {error.strerror}"
+        else:
+            whole = len(payload) == envelope.size
+            if whole and chunks.manifest(payload, envelope.grid) == entry.manifest:
+                return payload
+            finding = "is not what was received any more"
+        self.drop(entry)
+        raise StoreError(
+            f"the update in {entry.path} {finding}; it is dropped, check the disk",
+            site=envelope.origin,
+            round=envelope.round,
+        )
 
     def drop(self, entry: Entry) -> None:
         """Remove an update; its payload too, unless another update has the same."""
-        self._entries.pop(entry.signed.id, None)
-        self._envelope_path(entry).unlink(missing_ok=True)
-        if all(other.path != entry.path for other in self):
-            entry.path.unlink(missing_ok=True)
+        with self._index_lock:
+            self._entries.pop(entry.signed.id, None)
+            self._envelope_path(entry).unlink(missing_ok=True)
+            if all(other.path != entry.path for other in self):
+                entry.path.unlink(missing_ok=True)
 
     def drop_old(self, now: float) -> None:
         """Remove what is older than the store keeps."""
-        for entry in [e for e in self if now - e.stored > self._max_age]:
-            self.drop(entry)
+        for entry in self:
+            if now - entry.stored > self._max_age:
+                self.drop(entry)
 
     def _make_room(self, size: int, round: int) -> None:
         for path in list(self._left):
@@ -257,73 +263,35 @@ class Store:
             )
 
     def _forget_rounds(self, origin: str) -> None:
-        own = sorted(
+        theirs = sorted(
             (e for e in self if e.signed.envelope.origin == origin),
             key=lambda e: e.signed.envelope.round,
         )
-        for entry in own[: -self._keep]:
+        for entry in theirs[: -self._keep]:
             self.drop(entry)
 
     def _part_path(self, payload_digest: str) -> Path:
-        return self.folder / f"{payload_digest}{_PART}"
+        return self.folder / f"{payload_digest}{PART}"
 
     def _envelope_path(self, entry: Entry) -> Path:
-        return self.folder / f"{entry.signed.id.hex()}{_ENVELOPE}"
+        return self.folder / f"{entry.signed.id.hex()}{ENVELOPE}"
 
-    def _read_folder(self, verify: Callable[[gossip_pb2.SignedEnvelope], Signed]) -> None:
-        for path in sorted(self.folder.glob(f"*{_ENVELOPE}")):
-            entry = _read_entry(path, verify)
+    def _read_folder(self, verify: Verify) -> None:
+        for path in sorted(self.folder.glob(f"*{ENVELOPE}")):
+            entry = read_entry(path, verify)
             if entry is None:
                 path.unlink()
             else:
                 self._entries[entry.signed.id] = entry
         payloads = {entry.path for entry in self}
-        for path in self.folder.glob(f"*{_PAYLOAD}"):
+        for path in self.folder.glob(f"*{PAYLOAD}"):
             if path not in payloads:
                 path.unlink()
         for path in self.folder.glob(".*.tmp"):
             path.unlink()
-        limit = time.time() - self._max_age
-        for path in self.folder.glob(f"*{_PART}"):
-            if path.stat().st_mtime < limit:
+        for path in self.folder.glob(f"*{PART}"):
+            found = path.stat()
+            if time.time() - found.st_mtime > self._max_age:
                 path.unlink()
             else:
-                self._left[path] = path.stat().st_size
-
-
-def _read_entry(path: Path, verify: Callable[[gossip_pb2.SignedEnvelope], Signed]) -> Entry | None:
-    if path.stat().st_size > _LONGEST_ENVELOPE:
-        return None
-    try:
-        signed = verify(parse(path.read_bytes()))
-    except EnvelopeRefused:
-        return None
-    envelope = signed.envelope
-    payload = path.parent / f"{envelope.payload_digest}{_PAYLOAD}"
-    if not payload.is_file() or payload.stat().st_size != envelope.size:
-        return None
-    with payload.open("rb") as stream:
-        found = b"".join(
-            chunks.digest(stream.read(envelope.chunk)) for _ in range(envelope.grid.count)
-        )
-    if chunks.payload_digest(found, envelope.grid) != envelope.payload_digest:
-        return None
-    return Entry(signed, found, payload, path.stat().st_mtime)
-
-
-def _write(path: Path, data: chunks.Buffer) -> None:
-    temporary = path.parent / f".{path.name}.tmp"
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-            stream.write(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise _broken(path, error) from None
-
-
-def _broken(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"{path} cannot be used: {clean(error.strerror or str(error))}; make room on the disk, or "
-        "give the node another store"
-    )
+                self._left[path] = found.st_size

@@ -77,13 +77,3 @@ class PullRequest(_message.Message):
     envelope: bytes
     offset: int
     def __init__(self, run: _Optional[str] = ..., envelope: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
-
-class PullReply(_message.Message):
-    __slots__ = ("manifest", "offset", "data")
-    MANIFEST_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    manifest: bytes
-    offset: int
-    data: bytes
-    def __init__(self, manifest: _Optional[bytes] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
