@@ -97,9 +97,10 @@ class Inbox:
         """Return the identities of this round's envelopes that are here."""
         return {entry.signed.id for entry in self._store.find(self.round, self.origins)}
 
-    def waits_for(self, origin: str) -> bool:
-        """Whether an update of ``origin`` has been offered and is on its way."""
-        return any(offer.signed.envelope.origin == origin for offer in self._offers.values())
+    def sources(self, origin: str) -> set[str]:
+        """Return who offers an update of ``origin`` that is on its way."""
+        offers = [o for o in self._offers.values() if o.signed.envelope.origin == origin]
+        return {source for offer in offers for source in offer.sources}
 
     def consider(
         self, peer: str, round: int, message: gossip_pb2.SignedEnvelope
@@ -159,7 +160,7 @@ class Inbox:
                 "more; its peers have it",
             )
         self._guard.check(envelope)
-        if self.waits_for(envelope.origin):
+        if self.sources(envelope.origin):
             raise refuse(
                 "second-update",
                 f"the origin signed two updates for round {envelope.round}, the first counts; two "

@@ -361,9 +361,9 @@ class GossipNode:
 
     def _may_come(self, origin: str) -> bool:
         """Whether an update that is missing is worth waiting for."""
-        if origin not in self._links or self._inbox.waits_for(origin):
-            return True
-        return self.membership.alive(origin)
+        # From whom it can come: who offers it, or else the origin. Who is not asked is not judged.
+        sources = self._inbox.sources(origin) or {origin}
+        return any(name not in self._links or self.membership.alive(name) for name in sources)
 
     async def _read(self, entry: Entry) -> Update | None:
         try:
