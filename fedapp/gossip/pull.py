@@ -57,13 +57,9 @@ async def _receive(client: Client, store: Store, signed: Signed, offset: int) ->
                 await writing
             writing = asyncio.ensure_future(in_thread(_append, client, signed, partial, chunk))
     finally:
-        try:
-            if writing is not None:
-                await asyncio.wait({writing})
-        finally:
-            await replies.aclose()
-    if writing is not None:
-        writing.result()
+        await replies.aclose()
+        if writing is not None:
+            await writing  # what is wrong with a chunk says more than how the stream ended
     return partial
 
 

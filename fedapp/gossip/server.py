@@ -208,6 +208,8 @@ class Server:
                     await self._write(piece, context)
                     self._counters.sent(length, length)
                     offset += length
+            except grpc.aio.InternalError:
+                return  # the caller has gone: it has all, or enough of it
             finally:
                 os.close(handle)
 
