@@ -155,6 +155,8 @@ class Client:
                 try:
                     async with asyncio.timeout(patience):
                         data = await call.read()
+                except asyncio.CancelledError:
+                    raise self._hung_up() from None
                 except TimeoutError:
                     raise PeerError(
                         f"the peer sent nothing for {patience:g} s in the middle of an update",
@@ -175,10 +177,19 @@ class Client:
         self.counters.sent(len(request))
         try:
             data: bytes = await method(request, timeout=timeout)
+        except asyncio.CancelledError:
+            raise self._hung_up() from None
         except grpc.aio.AioRpcError as error:
             raise self._failed(error) from None
         self.counters.received(len(data))
         return data
+
+    def _hung_up(self) -> BaseException:
+        """Tell a connection that this node closed from a task that somebody cancelled."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            return asyncio.CancelledError()
+        return PeerError("the connection was closed, the peer may have moved", site=self.name)
 
     async def _ended(self, call: grpc.aio.UnaryStreamCall) -> PeerError:
         try:

@@ -173,8 +173,8 @@ class Inbox:
         failed: set[str] = set()
         try:
             while offer.sources:
-                more = offer.more.next()
-                source = _choose(offer, failed)
+                seen = offer.more.count
+                source = self._choose(offer, failed)
                 try:
                     await self._pull_from(source, offer.signed)
                     self._guard.admit(envelope)
@@ -188,7 +188,7 @@ class Inbox:
                     if failed >= set(offer.sources):
                         failed.clear()
                         _LOG.warning("%s", error)
-                        await _pause(backoff.next(), more)
+                        await offer.more.wait(seen, backoff.next())
         except asyncio.CancelledError:
             if not self._closing:
                 self._store.abandon(envelope.payload_digest)
@@ -204,6 +204,12 @@ class Inbox:
                 raise PeerError("it is not connected", site=source)
             await pull(client, self._store, signed)
 
+    def _choose(self, offer: _Offer, failed: set[str]) -> str:
+        """Return who is asked next: not yet failed, idle, the origin itself, in this order."""
+        origin = offer.signed.envelope.origin
+        busy = {name for name, lock in self._busy.items() if lock.locked()}
+        return min(offer.sources, key=lambda s: (s in failed, s in busy, s != origin))
+
     def _refuse(self, peer: str, error: EnvelopeRefused) -> None:
         refusal = self._refusals.add(peer, self.round, error)
         _LOG.warning("refused from %s (%s): %s", peer, refusal.reason, error)
@@ -214,17 +220,3 @@ class Inbox:
             task.cancel()
         self._offers.clear()
         return tasks
-
-
-def _choose(offer: _Offer, failed: set[str]) -> str:
-    """Return the origin itself if it offers, else who offered first, of those not yet failed."""
-    origin = offer.signed.envelope.origin
-    return min(offer.sources, key=lambda s: (s in failed, s != origin, offer.sources.index(s)))
-
-
-async def _pause(delay: float, more: asyncio.Future[None]) -> None:
-    try:
-        async with asyncio.timeout(delay):
-            await more
-    except TimeoutError:
-        return

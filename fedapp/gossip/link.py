@@ -67,15 +67,17 @@ class Link:
         """Keep asking."""
         try:
             while True:
-                woken = self._wake.next()
+                seen = self._wake.count
                 try:
                     await self._talk()
-                    delay = 0.0
                 except PeerError as error:
                     self._note(error)
-                    delay = self._backoff.next()
-                    if delay:
-                        await self._sleep(delay, woken)
+                    await self._wake.wait(seen, self._backoff.next())
+                except Exception as error:
+                    # A mistake of this code, which must not cost the neighbour for good.
+                    _LOG.exception("the link to %s failed", self.name)
+                    self._membership.failed(self.name, f"unexpected {type(error).__name__}")
+                    await self._wake.wait(seen, self._backoff.next())
         finally:
             await self._hang_up()
 
@@ -105,7 +107,7 @@ class Link:
 
     async def _ask(self, client: Client) -> Answer | None:
         """Return the neighbour's answer; None if the question has changed meanwhile."""
-        woken = self._wake.next()
+        seen = self._wake.count
         if self._round != self._inbox.round or len(self._told) > MAX_LIST - MAX_ENTRIES:
             self._round = self._inbox.round
             self._told.clear()
@@ -120,12 +122,14 @@ class Link:
                 self._settings.digest_wait,
             )
         )
+        woken = asyncio.ensure_future(self._wake.wait(seen))
+        both: set[asyncio.Future[Any]] = {call, woken}
         try:
-            both: set[asyncio.Future[Any]] = {call, woken}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             return call.result() if call.done() else None
         finally:
-            call.cancel()
+            for future in both:
+                future.cancel()
 
     def _offer(self, answer: Answer) -> bool:
         """Give the inbox what came; return whether it was new and all of it acceptable."""
@@ -154,13 +158,6 @@ class Link:
         self._membership.failed(self.name, error.message)
         known = bool(self._membership[self.name].address)
         _LOG.log(logging.WARNING if first and known else logging.DEBUG, "%s", error)
-
-    async def _sleep(self, delay: float, woken: asyncio.Future[None]) -> None:
-        try:
-            async with asyncio.timeout(delay):
-                await woken
-        except TimeoutError:
-            return
 
     async def _hang_up(self) -> None:
         if self.client is not None:

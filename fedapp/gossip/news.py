@@ -6,18 +6,38 @@ import asyncio
 
 
 class News:
-    """Something that changes, and futures that are done at its next change."""
+    """Counts changes; whoever has seen so many can wait for the next."""
 
     def __init__(self) -> None:
-        self._next: asyncio.Future[None] | None = None
-
-    def next(self) -> asyncio.Future[None]:
-        """Return an awaitable that is done at the next change; take it before you look."""
-        if self._next is None or self._next.done():
-            self._next = asyncio.get_running_loop().create_future()
-        return asyncio.shield(self._next)  # a waiter that gives up does not end the others' wait
+        self.count = 0
+        self._waiting: set[asyncio.Future[None]] = set()
 
     def tell(self) -> None:
-        """Wake all who wait."""
-        if self._next is not None and not self._next.done():
-            self._next.set_result(None)
+        """Something has changed: wake all who wait."""
+        self.count += 1
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, seen: int, timeout: float | None = None) -> bool:
+        """Return as soon as there were more than ``seen`` changes; False: not in time.
+
+        Parameters
+        ----------
+        seen : int
+            `count` before the look that found nothing.
+        timeout : float, optional
+            Seconds.
+        """
+        if self.count != seen:
+            return True
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.discard(waiter)
+        return True

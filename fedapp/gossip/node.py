@@ -33,6 +33,7 @@ from fedapp.text import clean
 
 _LOG = logging.getLogger(__name__)
 _REPLAY_FILE = "accepted.json"
+_ANY_HOST = ("0.0.0.0", "[::]")  # noqa: S104  # what is refused
 _LOOK_AGAIN = 0.5  # seconds; how often a gathering looks who has fallen silent
 
 
@@ -107,6 +108,11 @@ class GossipNode:
         for text, what in ((listen, "listen"), (advertise, "advertise")):
             if text and not is_address(text, least_port=0):
                 raise ConfigError(f"{what} must be HOST:PORT, got '{clean(text)}'")
+        if not advertise and listen.rpartition(":")[0] in _ANY_HOST:
+            raise ConfigError(
+                f"advertise is empty, and {listen} is no address that a peer could call; set it to "
+                "this machine's name and port"
+            )
         self.refusals, self.traffic = Refusals(), Counters()
         self._listen, self._advertise, self._settings = listen, advertise, settings
         self._rules = Rules(run, self.membership.names, settings.max_payload, settings.clock_skew)
@@ -280,7 +286,7 @@ class GossipNode:
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline
         while True:
-            change = self._news.next()
+            seen = self._news.count
             here = {e.signed.envelope.origin: e for e in self._valid(round)}
             missing = self.origins - here.keys()
             if len(here) >= minimum and not any(self._may_come(name) for name in missing):
@@ -288,11 +294,7 @@ class GossipNode:
             left = end - loop.time()
             if left <= 0:
                 break
-            try:
-                async with asyncio.timeout(min(left, _LOOK_AGAIN)):
-                    await change
-            except TimeoutError:
-                continue
+            await self._news.wait(seen, min(left, _LOOK_AGAIN))
         updates = [await self._read(here[name]) for name in sorted(here)]
         found = [update for update in updates if update is not None]
         if len(found) < minimum:

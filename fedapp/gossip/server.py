@@ -155,7 +155,7 @@ class Server:
     ) -> list[Entry]:
         end = time.monotonic() + wait
         while True:
-            change = self._news.next()
+            seen = self._news.count
             now = time.time() * 1000
             found = [
                 entry
@@ -165,11 +165,7 @@ class Server:
             left = end - time.monotonic()
             if found or left <= 0 or self._closing:
                 return found[:MAX_ENTRIES]
-            try:
-                async with asyncio.timeout(left):
-                    await change
-            except TimeoutError:
-                continue
+            await self._news.wait(seen, left)
 
     async def _pull(self, data: bytes, context: Context) -> None:
         async with self._call(data, context):
@@ -282,6 +278,7 @@ def _options(settings: GossipSection) -> list[tuple[str, int | str]]:
         *common_options(settings),
         ("grpc.max_receive_message_length", MAX_REQUEST),
         ("grpc.max_send_message_length", MAX_REPLY),
+        ("grpc.server_handshake_timeout_ms", int(settings.connect_timeout * 1000)),
         ("grpc.so_reuseport", 0),  # two nodes on one port would take each other's calls
         ("grpc.max_concurrent_streams", settings.calls_per_peer + 2),  # health comes on top
         ("grpc.http2.min_ping_interval_without_data_ms", 500),

@@ -207,6 +207,33 @@ def test_a_peer_that_falls_silent_in_the_middle_is_left_and_another_goes_on(tmp_
     run(go())
 
 
+def test_a_peer_that_moves_in_the_middle_of_an_update_gives_the_rest_from_there(tmp_path):
+    async def go():
+        async with Consortium(tmp_path, "AB") as world:
+            signed, found = make_update(world.identities["B"], PAYLOAD)
+
+            async def stall(request, write):
+                await write(found)
+                await write(FIRST)
+                await asyncio.sleep(60)
+
+            old = HostilePeer(world.identities["B"], [signed.message], stall)
+            new = HostilePeer(world.identities["B"], [], honest_pull(PAYLOAD, found))
+            world.addresses["B"] = await old.start()
+            node = await world.start("A", settings=settings(chunk_timeout=30))
+            gathering = asyncio.create_task(node.gather(1, deadline=20, minimum=1))
+            while node.traffic.total().payload_received < CHUNK:
+                await asyncio.sleep(0.02)
+            node.meet("B", await new.start())
+            [(_, payload)] = await gathering
+            assert payload == PAYLOAD
+            assert new.pulls[0].offset == CHUNK
+            await old.close()
+            await new.close()
+
+    run(go())
+
+
 def test_an_altered_chunk_from_one_peer_is_asked_of_another_alone(tmp_path):
     async def go():
         async with Consortium(tmp_path) as world:

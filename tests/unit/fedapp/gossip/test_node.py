@@ -87,6 +87,8 @@ def test_another_payload_for_a_published_round_is_refused_and_the_same_one_is_no
         ("AB", {"origins": ["A"]}, "'A' is no other site"),
         ("AB", {"listen": "unix:/tmp/x"}, "must be HOST:PORT"),
         ("AB", {"advertise": "dns:///x"}, "must be HOST:PORT"),
+        ("AB", {"listen": "0.0.0.0:0"}, "no address that a peer could call"),
+        ("AB", {"listeners": ["X"]}, "'X' is no other site"),
     ],
 )
 def test_names_and_addresses_that_do_not_fit_are_refused(tmp_path, members, changes, finding):
