@@ -63,6 +63,11 @@ class Link:
         """The round or the neighbour's address has changed."""
         self._wake.tell()
 
+    def ask_anew(self) -> None:
+        """Something that this neighbour offered is lost: let it offer everything again."""
+        self._told.clear()
+        self._wake.tell()
+
     async def run(self) -> None:
         """Keep asking."""
         try:

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from fedapp.config_gossip import GossipSection
-from fedapp.errors import ConfigError, GossipError, MissingReplies, PeerError, StoreError
+from fedapp.errors import ConfigError, GossipError, MissingReplies, StoreError
 from fedapp.gossip import chunks
-from fedapp.gossip.backoff import Backoff
+from fedapp.gossip.announce import announce
 from fedapp.gossip.client import Client
 from fedapp.gossip.counters import Counters
 from fedapp.gossip.envelope import Envelope, new_nonce
@@ -187,7 +187,10 @@ class GossipNode:
         self.address = self._advertise or f"{host}:{port}"
         self.membership.begin()
         works = [link.run() for link in self._links.values()]
-        works += [self._announce(name) for name in sorted(self._listeners)]
+        works += [
+            announce(self.membership[name], self.run, self.address, self._connect, self._settings)
+            for name in sorted(self._listeners)
+        ]
         self._tasks = [asyncio.create_task(work) for work in works]
         return self.address
 
@@ -283,20 +286,8 @@ class GossipNode:
             If fewer came, naming whose are missing; the round stays open.
         """
         self._open_round(round)
-        loop = asyncio.get_running_loop()
-        end = loop.time() + deadline
-        while True:
-            seen = self._news.count
-            here = {e.signed.envelope.origin: e for e in self._valid(round)}
-            missing = self.origins - here.keys()
-            if len(here) >= minimum and not any(self._may_come(name) for name in missing):
-                break
-            left = end - loop.time()
-            if left <= 0:
-                break
-            await self._news.wait(seen, min(left, _LOOK_AGAIN))
-        updates = [await self._read(here[name]) for name in sorted(here)]
-        found = [update for update in updates if update is not None]
+        end = asyncio.get_running_loop().time() + deadline
+        found, missing = await self._collect(round, end, minimum)
         if len(found) < minimum:
             raise MissingReplies(
                 f"{len(found)} updates of others came within {deadline:g} s, at least {minimum} "
@@ -317,8 +308,29 @@ class GossipNode:
         await self._inbox.close()
         await self._server.close()
         if self._store.opened:
-            await in_thread(self._tidy)
-            self._store.close()
+            try:
+                await in_thread(self._tidy)
+            finally:
+                self._store.close()
+
+    async def _collect(
+        self, round: int, end: float, minimum: int
+    ) -> tuple[list[Update], Collection[str]]:
+        """Wait as `gather` says; return what is here, and whose updates are not."""
+        loop = asyncio.get_running_loop()
+        found: dict[str, Update] = {}
+        while True:
+            seen = self._news.count
+            for entry in self._valid(round):
+                origin = entry.signed.envelope.origin
+                if origin not in found and (update := await self._read(entry)):
+                    found[origin] = update
+            missing = self.origins - found.keys()
+            left = end - loop.time()
+            done = len(found) >= minimum and not any(self._may_come(name) for name in missing)
+            if done or left <= 0:
+                return [found[name] for name in sorted(found)], missing
+            await self._news.wait(seen, min(left, _LOOK_AGAIN))
 
     def _open_store(self) -> None:
         now = time.time()
@@ -368,10 +380,16 @@ class GossipNode:
         return any(name not in self._links or self.membership.alive(name) for name in sources)
 
     async def _read(self, entry: Entry) -> Update | None:
+        sharing = self._store.sharing(entry)
         try:
             payload = await in_thread(self._store.read, entry)
         except StoreError as error:
+            # It is pulled again, as if it had never come.
             _LOG.warning("%s", error)
+            for other in sharing:
+                self._guard.withdraw(other.signed.envelope)
+            for link in self._links.values():
+                link.ask_anew()
             return None
         return Update(entry.signed.envelope, payload)
 
@@ -385,21 +403,6 @@ class GossipNode:
     def _client(self, name: str) -> Client | None:
         link = self._links.get(name)
         return link.client if link else None
-
-    async def _announce(self, name: str) -> None:
-        """Tell a peer where this node listens, until it has heard it."""
-        backoff = Backoff(self._settings.backoff_base, self._settings.backoff_cap)
-        while True:
-            if address := self.membership[name].address:
-                client = self._connect(name, address)
-                try:
-                    await client.digest(self.run, self.round, (), (), self.address, 0.0)
-                    return
-                except PeerError as error:
-                    _LOG.debug("%s", error)
-                finally:
-                    await client.close()
-            await asyncio.sleep(backoff.next())
 
     def _connect(self, name: str, address: str) -> Client:
         return Client(self.identity, name, address, self._settings, self.traffic)

@@ -137,6 +137,12 @@ class ReplayGuard:
         while len(known.nonces) > _NONCES_PER_ORIGIN:
             del known.nonces[next(iter(known.nonces))]
 
+    def withdraw(self, envelope: Envelope) -> None:
+        """Undo `admit`: the update was lost before anybody used it, and may come again."""
+        known = self._origins.get(envelope.origin)
+        if known is not None and known.nonces.pop(envelope.nonce, None) is not None:
+            known.round = min(known.round, envelope.round - 1)
+
     def forget_expired(self, now: float, skew: float) -> None:
         """Drop nonces of envelopes that are void anyway."""
         limit = int((now - skew) * 1000)

@@ -207,7 +207,7 @@ class Store:
         Raises
         ------
         StoreError
-            If the file has changed since it was received; it is dropped.
+            If the file has changed since it was received; it is dropped, see `sharing`.
         """
         envelope = entry.signed.envelope
         try:
@@ -220,19 +220,24 @@ class Store:
             if whole and chunks.manifest(payload, envelope.grid) == entry.manifest:
                 return payload
             finding = "is not what was received any more"
-        self.drop(entry)
+        for other in self.sharing(entry):
+            self.drop(other)
         raise StoreError(
             f"the update in {entry.path} {finding}; it is dropped, check the disk",
             site=envelope.origin,
             round=envelope.round,
         )
 
+    def sharing(self, entry: Entry) -> list[Entry]:
+        """Return all updates with the same payload, ``entry`` among them."""
+        return [other for other in self if other.path == entry.path]
+
     def drop(self, entry: Entry) -> None:
         """Remove an update; its payload too, unless another update has the same."""
         with self._index_lock:
             self._entries.pop(entry.signed.id, None)
             self._envelope_path(entry).unlink(missing_ok=True)
-            if all(other.path != entry.path for other in self):
+            if not self.sharing(entry):
                 entry.path.unlink(missing_ok=True)
 
     def drop_old(self, now: float) -> None:

@@ -227,6 +227,24 @@ def test_an_update_that_expires_before_it_is_gathered_is_not_given_out(tmp_path,
     run(go())
 
 
+@pytest.mark.parametrize("own", [PAYLOAD, b"another"])  # a payload of two updates is one file
+def test_an_update_that_the_disk_loses_is_pulled_again(tmp_path, caplog, own):
+    async def go():
+        async with Consortium(tmp_path, "AB") as world:
+            a, b = await world.start("A"), await world.start("B")
+            await publish(b)
+            await publish(a, payload=own)
+            while not (entries := a._store.find(1, ["B"])):
+                await asyncio.sleep(0.02)
+            entries[0].path.write_bytes(PAYLOAD[::-1])
+            [(_, payload)] = await a.gather(1, deadline=10, minimum=1)
+            assert payload == PAYLOAD
+            assert "is not what was received any more" in caplog.text
+            assert a.traffic.total().payload_received >= len(PAYLOAD)
+
+    run(go())
+
+
 def test_a_closed_node_leaves_nothing_behind(tmp_path):
     async def go():
         async with Consortium(tmp_path, "AB") as world:

@@ -102,6 +102,19 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
         ReplayGuard(RUN, tmp_path / "file" / "accepted.json").save()
 
 
+def test_what_was_lost_may_come_again_and_what_came_before_may_not(guard):
+    first, second = envelope(2), envelope(3)
+    guard.admit(first)
+    guard.admit(second)
+
+    guard.withdraw(second)
+    guard.withdraw(envelope(9, "B"))
+
+    refused(guard, first, "replayed")
+    refused(guard, envelope(2), "second-update")
+    guard.admit(second)
+
+
 def test_nonces_of_void_envelopes_are_forgotten_and_the_round_is_not(guard):
     first = envelope(3)
     guard.admit(first)
