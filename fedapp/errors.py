@@ -75,13 +75,13 @@ class HandshakeError(FedappError):
     exit_code = 4
 
 
-class UpdateRefused(FedappError):
-    """An update fails validation; ``reason`` is a stable, machine-readable name.
+class Refused(FedappError):
+    """Something that another machine sent is not acceptable; ``reason`` is a stable name.
 
     Parameters
     ----------
     reason : str
-        One of ``fedapp.validation.REASONS``.
+        Machine-readable; the kind says where the names are listed.
     """
 
     exit_code = 4
@@ -97,13 +97,13 @@ class UpdateRefused(FedappError):
 
 
 def _rebuild_refusal(
-    kind: type[UpdateRefused] | type[EnvelopeRefused],
-    message: str,
-    reason: str,
-    site: str | None,
-    round: int | None,
-) -> FedappError:
+    kind: type[Refused], message: str, reason: str, site: str | None, round: int | None
+) -> Refused:
     return kind(message, reason=reason, site=site, round=round)
+
+
+class UpdateRefused(Refused):
+    """An update fails validation; ``reason`` is one of ``fedapp.validation.REASONS``."""
 
 
 class MissingReplies(FedappError):
@@ -148,22 +148,5 @@ class StoreError(GossipError):
     """The folder of received updates cannot take or give what it should."""
 
 
-class EnvelopeRefused(GossipError):
-    """What a peer offers is not an acceptable update; ``reason`` is a stable name.
-
-    Parameters
-    ----------
-    reason : str
-        One of ``fedapp.gossip.refusals.REASONS``.
-    """
-
-    exit_code = 4
-
-    def __init__(
-        self, message: str, *, reason: str, site: str | None = None, round: int | None = None
-    ) -> None:
-        self.reason = reason
-        super().__init__(message, site=site, round=round)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_refusal, (type(self), self.message, self.reason, self.site, self.round)
+class EnvelopeRefused(Refused, GossipError):
+    """A peer's offer is refused; ``reason`` is one of ``fedapp.gossip.refusals.REASONS``."""

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from fedapp import errors
-from fedapp.errors import EnvelopeRefused, FedappError, UpdateRefused
+from fedapp.errors import FedappError, Refused
 
 
 def _kinds() -> list[type[FedappError]]:
@@ -19,7 +19,7 @@ def _kinds() -> list[type[FedappError]]:
 
 
 def _make(kind: type[FedappError], **where: object) -> FedappError:
-    extra = {"reason": "empty"} if kind in (UpdateRefused, EnvelopeRefused) else {}
+    extra = {"reason": "empty"} if issubclass(kind, Refused) else {}
     return kind("the sky fell; wear a hat", **extra, **where)
 
 
@@ -70,6 +70,7 @@ def test_exit_codes_are_those_documented():
         "IdentityError": 2,
         "DataError": 3,
         "HandshakeError": 4,
+        "Refused": 4,
         "UpdateRefused": 4,
         "EnvelopeRefused": 4,
         "WireError": 4,
