@@ -60,3 +60,11 @@ class GossipSection(Section):
     def store_bytes(self) -> int:
         """Largest store in bytes."""
         return int(self.store_mb * 1e6)
+
+    def plain(self) -> dict[str, int | float]:
+        """Return all settings and what is derived from them, for a process without pydantic.
+
+        ``types.SimpleNamespace(**plain)`` serves a node as well as this section does.
+        """
+        derived = {name: getattr(self, name) for name in ("max_payload", "chunk", "store_bytes")}
+        return {**self.model_dump(), **derived}

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from fedapp.config_gossip import GossipSection
 from fedapp.errors import PeerError
 from fedapp.gossip.backoff import Backoff
 from fedapp.gossip.client import Client
 from fedapp.gossip.membership import Standing
+
+if TYPE_CHECKING:
+    from fedapp.config_gossip import GossipSection
 
 _LOG = logging.getLogger(__name__)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from fedapp.config_gossip import GossipSection
+from typing import TYPE_CHECKING
+
 from fedapp.gossip.chunks import MAX_CHUNK
+
+if TYPE_CHECKING:
+    from fedapp.config_gossip import GossipSection
 
 SERVICE = "fedapp.gossip.v1.Gossip"
 DIGEST = f"/{SERVICE}/Digest"

@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
 
-from fedapp.config_gossip import GossipSection
 from fedapp.errors import PeerError
 from fedapp.gossip.calls import DIGEST, MAX_REPLY, PULL, SERVICE, Options, common_options
 from fedapp.gossip.counters import Counters
@@ -23,6 +23,9 @@ from fedapp.gossip.identity import Identity
 from fedapp.gossip.names import dns_name
 from fedapp.gossip.proto import gossip_pb2
 from fedapp.text import clean
+
+if TYPE_CHECKING:
+    from fedapp.config_gossip import GossipSection
 
 _HEALTH = "/grpc.health.v1.Health/Check"
 _CLOSE_TIMEOUT = 2.0

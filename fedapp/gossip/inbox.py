@@ -8,8 +8,8 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from fedapp.config_gossip import GossipSection
 from fedapp.errors import EnvelopeRefused, PeerError, StoreError
 from fedapp.gossip.backoff import Backoff
 from fedapp.gossip.client import Client
@@ -21,6 +21,9 @@ from fedapp.gossip.replay import ReplayGuard
 from fedapp.gossip.signed import Rules, Signed, verify
 from fedapp.gossip.store import Store
 from fedapp.gossip.trust import Trust
+
+if TYPE_CHECKING:
+    from fedapp.config_gossip import GossipSection
 
 _LOG = logging.getLogger(__name__)
 

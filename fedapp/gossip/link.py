@@ -10,9 +10,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedapp.config_gossip import GossipSection
 from fedapp.errors import PeerError
 from fedapp.gossip.backoff import Backoff
 from fedapp.gossip.calls import MAX_ENTRIES, MAX_LIST
@@ -20,6 +19,9 @@ from fedapp.gossip.client import Answer, Client
 from fedapp.gossip.inbox import Inbox
 from fedapp.gossip.membership import Membership
 from fedapp.gossip.news import News
+
+if TYPE_CHECKING:
+    from fedapp.config_gossip import GossipSection
 
 _LOG = logging.getLogger(__name__)
 

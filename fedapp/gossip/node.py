@@ -8,9 +8,8 @@ import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from fedapp.config_gossip import GossipSection
 from fedapp.errors import ConfigError, GossipError, MissingReplies, StoreError
 from fedapp.gossip import chunks
 from fedapp.gossip.announce import announce
@@ -30,6 +29,9 @@ from fedapp.gossip.store import Store
 from fedapp.gossip.store_files import Entry
 from fedapp.gossip.threads import in_thread
 from fedapp.text import clean
+
+if TYPE_CHECKING:
+    from fedapp.config_gossip import GossipSection
 
 _LOG = logging.getLogger(__name__)
 _REPLAY_FILE = "accepted.json"
@@ -92,7 +94,10 @@ class GossipNode:
         listeners: Collection[str] = (),
         settings: GossipSection | None = None,
     ) -> None:
-        settings = settings or GossipSection()
+        if settings is None:
+            from fedapp.config_gossip import GossipSection
+
+            settings = GossipSection()
         self.identity, self.name, self.run = identity, identity.name, run
         self.membership = Membership(identity.name, members, settings.dead_after)
         others = self.membership.names - {self.name}

@@ -13,13 +13,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from fedapp.config_gossip import GossipSection
 from fedapp.errors import GossipError, IdentityError
 from fedapp.gossip.calls import (
     MAX_ENTRIES,
@@ -39,6 +38,9 @@ from fedapp.gossip.proto import gossip_pb2
 from fedapp.gossip.store import Store
 from fedapp.gossip.store_files import Entry
 from fedapp.text import clean
+
+if TYPE_CHECKING:
+    from fedapp.config_gossip import GossipSection
 
 Context = Any  # grpc.aio.ServicerContext; grpc has no types
 _GRACE = 1.0  # seconds for calls in progress when the node closes

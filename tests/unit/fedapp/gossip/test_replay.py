@@ -85,8 +85,18 @@ def test_no_file_is_a_beginning(guard):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b"\xff", b'{"run": 1, "origins": {}}', b"[" * 9999]
-)
+    "content",
+    [
+        b"", b"{}", b"[]", b"null", b"\xff", b"[" * 9999, b'{"run": 1, "origins": {}}',
+        b'{"run": "0", "origins": []}', b'{"run": "0", "origins": {"A": 1}}',
+        b'{"run": "0", "origins": {"A": {"round": "3"}}}',
+        b'{"run": "0", "origins": {"A": {"round": true}}}',
+        b'{"run": "0", "origins": {"A": {"round": -1}}}',
+        b'{"run": "0", "origins": {"A": {"nonces": {"a": 1.5}}}}',
+        b'{"run": "0", "origins": {"A": {"nonces": ["a"]}}}',
+        b'{"run": "0", "origins": {"A": {"other": 1}}}',
+    ],
+)  # fmt: skip
 def test_a_damaged_file_is_refused_because_old_updates_would_count_again(tmp_path, content):
     path = tmp_path / "accepted.json"
     path.write_bytes(content)
