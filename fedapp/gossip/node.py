@@ -304,6 +304,26 @@ class GossipNode:
         await in_thread(self._tidy)
         return found
 
+    async def rewind(self, round: int) -> None:
+        """Begin anew at ``round``, as a run does that continues from an earlier checkpoint.
+
+        What this site published and accepted for ``round`` and later is forgotten, here alone:
+        every peer must do the same, else it refuses the new updates as second ones. The old ones
+        stay refused, whoever still offers them.
+
+        Raises
+        ------
+        StoreError
+            If that cannot be written.
+        """
+        self._inbox.open_round(0)
+        for entry in self._store:
+            if entry.signed.envelope.round >= round:
+                self._store.drop(entry)
+        self._guard.rewind(round)
+        await in_thread(self._guard.save)
+        self._open_round(round)
+
     async def close(self) -> None:
         """Stop asking and answering; what was received stays in the store."""
         for task in self._tasks:

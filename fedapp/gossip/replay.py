@@ -128,6 +128,11 @@ class ReplayGuard:
         while len(known.nonces) > _NONCES_PER_ORIGIN:
             del known.nonces[next(iter(known.nonces))]
 
+    def rewind(self, round: int) -> None:
+        """Let updates of ``round`` and later come again, under new nonces."""
+        for known in self._origins.values():
+            known.round = min(known.round, round - 1)
+
     def withdraw(self, envelope: Envelope) -> None:
         """Undo `admit`: the update was lost before anybody used it, and may come again."""
         known = self._origins.get(envelope.origin)

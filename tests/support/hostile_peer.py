@@ -60,6 +60,7 @@ class HostilePeer:
         self.digests: list[gossip_pb2.DigestRequest] = []
         self.pulls: list[gossip_pb2.PullRequest] = []
         self.sent = 0
+        self.clock = 0.0  # seconds by which its clock is ahead
         self.stubborn = False  # offers the same again, at once
         self.server: grpc.aio.Server | None = None
 
@@ -93,7 +94,7 @@ class HostilePeer:
         new = [e for e in self.entries if hashlib.sha256(e.envelope).digest() not in have]
         if not new and not self.stubborn:
             await asyncio.sleep(request.wait / 1000)
-        reply = gossip_pb2.DigestReply(entries=new, clock=int(time.time() * 1000))
+        reply = gossip_pb2.DigestReply(entries=new, clock=int((time.time() + self.clock) * 1000))
         return bytes(reply.SerializeToString())
 
     async def _pull(self, data: bytes, context: Any) -> None:

@@ -334,6 +334,22 @@ def test_an_old_round_offered_again_is_refused_even_after_a_restart(tmp_path):
     run(go())
 
 
+def test_a_clock_that_differs_too_much_is_told_once_with_both_numbers(tmp_path, caplog):
+    async def go():
+        async with Consortium(tmp_path, "AB") as world:
+            peer = HostilePeer(world.identities["B"], [], None)
+            peer.clock = -1000.0
+            world.addresses["B"] = await peer.start()
+            node = await world.start("A", settings=settings(digest_wait=0.1))
+            await asyncio.sleep(1.0)
+            assert node.membership["B"].clock_offset == pytest.approx(-1000, abs=5)
+            assert len(peer.digests) > 1
+            assert caplog.text.count("the clock of B is -1000 s from this node's, 300 s") == 1
+            await peer.close()
+
+    run(go())
+
+
 def test_a_replay_under_a_new_nonce_needs_the_origins_key(tmp_path):
     def entries(world):
         signed, _ = make_update(world.identities["B"], PAYLOAD)

@@ -245,6 +245,51 @@ def test_an_update_that_the_disk_loses_is_pulled_again(tmp_path, caplog, own):
     run(go())
 
 
+def test_a_run_that_goes_back_to_a_checkpoint_exchanges_its_rounds_again(tmp_path):
+    async def go():
+        async with Consortium(tmp_path, "AB") as world:
+            a, b = await world.start("A"), await world.start("B")
+            for number in (1, 2, 3):
+                await publish(b, number, bytes([number]) * 10)
+                await publish(a, number, bytes([number]) * 10)
+                await a.gather(number, deadline=10, minimum=1)
+                await b.gather(number, deadline=10, minimum=1)
+            await a.rewind(2)
+            with pytest.raises(MissingReplies):  # B has not gone back: its old update is refused
+                await a.gather(2, deadline=0.5, minimum=1)
+            assert {r.reason for r in a.refusals.all() if r.origin == "B"} == {"replayed"}
+            await b.rewind(2)
+            for number in (2, 3):
+                await publish(b, number, bytes([number]) * 20)
+                await publish(a, number, bytes([number]) * 20)
+                for node in (a, b):
+                    [(_, payload)] = await node.gather(number, deadline=10, minimum=1)
+                    assert payload == bytes([number]) * 20
+            assert a._store.find(1, ["B"])
+
+    run(go())
+
+
+def test_a_mistake_of_the_code_does_not_cost_a_neighbour_for_good(tmp_path, caplog, monkeypatch):
+    async def go():
+        async with Consortium(tmp_path, "AB") as world:
+            a, b = await world.start("A"), await world.start("B")
+            await publish(b)
+            consider, failures = a._inbox.consider, []
+
+            def fail_twice(*arguments):
+                if len(failures) < 2:
+                    failures.append(1)
+                    raise RuntimeError("a slip")
+                return consider(*arguments)
+
+            monkeypatch.setattr(a._inbox, "consider", fail_twice)
+            assert len(await a.gather(1, deadline=10, minimum=1)) == 1
+            assert caplog.text.count("the link to B failed") == 2
+
+    run(go())
+
+
 def test_a_closed_node_leaves_nothing_behind(tmp_path):
     async def go():
         async with Consortium(tmp_path, "AB") as world:

@@ -112,6 +112,20 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
         ReplayGuard(RUN, tmp_path / "file" / "accepted.json").save()
 
 
+def test_after_a_rewind_a_round_may_come_again_under_a_new_nonce_alone(guard):
+    old = [envelope(number) for number in (1, 2, 3)]
+    for one in old:
+        guard.admit(one)
+
+    guard.rewind(2)
+
+    refused(guard, envelope(1), "second-update")
+    refused(guard, old[1], "replayed")
+    guard.admit(envelope(2))
+    refused(guard, old[2], "replayed")
+    guard.admit(envelope(3))
+
+
 def test_what_was_lost_may_come_again_and_what_came_before_may_not(guard):
     first, second = envelope(2), envelope(3)
     guard.admit(first)
