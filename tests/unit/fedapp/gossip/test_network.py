@@ -77,6 +77,27 @@ def test_a_peer_that_restarts_elsewhere_rejoins_and_keeps_what_it_published(tmp_
     run(go())
 
 
+def test_a_peer_that_restarts_at_its_old_address_is_found_soon(tmp_path):
+    async def go():
+        async with Consortium(tmp_path, "AB") as world:
+            b = await world.start("B")
+            a = await world.start("A")
+            await publish(b)
+            await a.gather(1, deadline=10, minimum=1)
+            await b.close()
+            with pytest.raises(MissingReplies):
+                await a.gather(2, deadline=1.5, minimum=1)
+            assert a.alive() == {"B": False}
+            b = await world.start("B", listen=b.address, neighbours=[])  # it does not call A
+            await publish(b, 2)
+            start = asyncio.get_running_loop().time()
+            await a.gather(2, deadline=20, minimum=1)
+            assert asyncio.get_running_loop().time() - start < 5
+            assert a.alive() == {"B": True}
+
+    run(go())
+
+
 def test_a_new_address_of_the_consortium_file_is_taken(tmp_path):
     async def go():
         async with Consortium(tmp_path, "AB") as world:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import socket
 import time
 import types
 from datetime import timedelta
@@ -144,6 +145,30 @@ def test_a_node_takes_nothing_from_a_port_that_is_not_the_peers(tmp_path, who):
                 await node.gather(1, deadline=1, minimum=1)
             assert peer.digests == peer.pulls == []
             await peer.close()
+
+    run(go())
+
+
+def test_silence_on_either_side_of_a_connection_holds_nobody_up(tmp_path):
+    async def go():
+        silent = socket.create_server(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        async with Consortium(tmp_path, "AB") as world:
+            world.addresses["B"] = f"127.0.0.1:{port}"
+            node = await world.start("A", settings=settings(connect_timeout=0.5))
+            host, own_port = node.address.split(":")
+            strangers = [await asyncio.open_connection(host, own_port) for _ in range(20)]
+            with pytest.raises(MissingReplies, match=r"no answer of the peer|no connection"):
+                await node.gather(1, deadline=1.2, minimum=1)
+            # Whoever does not shake hands is cut off.
+            for reader, _ in strangers:
+                assert await asyncio.wait_for(reader.read(), 5) is not None
+            start = time.monotonic()
+            await node.close()
+            assert time.monotonic() - start < 3
+            for _, writer in strangers:
+                writer.close()
+        silent.close()
 
     run(go())
 
