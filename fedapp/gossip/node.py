@@ -15,16 +15,17 @@ from fedapp.gossip import chunks
 from fedapp.gossip.announce import announce
 from fedapp.gossip.client import Client
 from fedapp.gossip.counters import Counters
-from fedapp.gossip.envelope import Envelope, new_nonce
+from fedapp.gossip.envelope import Envelope
 from fedapp.gossip.identity import Identity
 from fedapp.gossip.inbox import Inbox
 from fedapp.gossip.link import Link
 from fedapp.gossip.membership import Member, Membership, is_address
 from fedapp.gossip.news import News
+from fedapp.gossip.publication import publication
 from fedapp.gossip.refusals import Refusals
 from fedapp.gossip.replay import ReplayGuard
 from fedapp.gossip.server import Server
-from fedapp.gossip.signed import Rules, Signed, sign, verify
+from fedapp.gossip.signed import Rules, Signed, verify
 from fedapp.gossip.store import Store
 from fedapp.gossip.store_files import Entry
 from fedapp.gossip.threads import in_thread
@@ -236,39 +237,25 @@ class GossipNode:
                 site=self.name,
                 round=round,
             )
-        grid = chunks.Grid(size, self._settings.chunk)
-        manifest = await in_thread(chunks.manifest, payload, grid)
-        digest = chunks.payload_digest(manifest, grid)
-        for signed in self._own():
-            if signed.envelope.round == round:
-                if signed.envelope.payload_digest == digest:
+        signed, manifest = await in_thread(
+            publication, self.identity, self.run, round, payload, layout_digest, codec,
+            self._settings,
+        )  # fmt: skip
+        for earlier in self._own():
+            if earlier.envelope.round == round:
+                if earlier.envelope.payload_digest == signed.envelope.payload_digest:
                     self._open_round(round)
-                    return signed.envelope
+                    return earlier.envelope
                 raise GossipError(
                     "another update was published for this round, and peers may have it; publish "
                     "for the next round",
                     site=self.name,
                     round=round,
                 )
-        now = int(time.time() * 1000)
-        envelope = Envelope(
-            run=self.run,
-            round=round,
-            origin=self.name,
-            layout_digest=layout_digest,
-            payload_digest=digest,
-            size=size,
-            chunk=grid.chunk,
-            codec=codec,
-            nonce=new_nonce(),
-            created=now,
-            expiry=now + int(self._settings.lifetime * 1000),
-        )
-        signed = sign(envelope, self.identity)
         await in_thread(self._store.add, signed, payload, manifest)
         self._news.tell()
         self._open_round(round)
-        return envelope
+        return signed.envelope
 
     async def gather(self, round: int, *, deadline: float, minimum: int = 0) -> list[Update]:
         """Wait for the updates of ``round`` and return them, sorted by origin.

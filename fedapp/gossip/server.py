@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from fedapp.errors import GossipError, IdentityError
+from fedapp.errors import GossipError
+from fedapp.gossip.callers import Context, abort, caller
 from fedapp.gossip.calls import (
     MAX_ENTRIES,
     MAX_LIST,
@@ -37,12 +37,10 @@ from fedapp.gossip.news import News
 from fedapp.gossip.proto import gossip_pb2
 from fedapp.gossip.store import Store
 from fedapp.gossip.store_files import Entry
-from fedapp.text import clean
 
 if TYPE_CHECKING:
     from fedapp.config_gossip import GossipSection
 
-Context = Any  # grpc.aio.ServicerContext; grpc has no types
 _GRACE = 1.0  # seconds for calls in progress when the node closes
 _MAX_CALLS = 1024
 
@@ -78,6 +76,7 @@ class Server:
         self._identity, self._run, self._membership = identity, run, membership
         self._store, self._news = store, news
         self._settings, self._counters, self._moved = settings, counters, moved
+        self._others = membership.names - {membership.own}
         self._calls: Counter[str] = Counter()
         self._closing = False
         self._server: grpc.aio.Server | None = None
@@ -134,7 +133,7 @@ class Server:
                 or not origins <= self._membership.names
                 or any(len(identity) != DIGEST_BYTES for identity in have)
             ):
-                await _abort(
+                await abort(
                     context,
                     grpc.StatusCode.INVALID_ARGUMENT,
                     "a request names members of the consortium and identities of 32 bytes, "
@@ -175,14 +174,14 @@ class Server:
             await self._check_run(request.run, context)
             entry = self._store.get(request.envelope)
             if entry is None:
-                await _abort(
+                await abort(
                     context,
                     grpc.StatusCode.NOT_FOUND,
                     "this node does not have the update any more",
                 )
             envelope, offset = entry.signed.envelope, request.offset
             if offset > envelope.size or (offset % envelope.chunk and offset != envelope.size):
-                await _abort(
+                await abort(
                     context,
                     grpc.StatusCode.OUT_OF_RANGE,
                     f"the offset must be the beginning of a chunk of {envelope.chunk} bytes, or "
@@ -192,7 +191,7 @@ class Server:
             try:
                 handle = os.open(entry.path, os.O_RDONLY)
             except OSError:
-                await _abort(
+                await abort(
                     context, grpc.StatusCode.NOT_FOUND, "this node cannot read the update any more"
                 )
             try:
@@ -216,7 +215,7 @@ class Server:
             async with asyncio.timeout(self._settings.chunk_timeout):
                 await context.write(data)
         except TimeoutError:
-            await _abort(
+            await abort(
                 context,
                 grpc.StatusCode.DEADLINE_EXCEEDED,
                 f"a chunk was not taken for {self._settings.chunk_timeout:g} s",
@@ -224,9 +223,9 @@ class Server:
 
     @asynccontextmanager
     async def _call(self, data: bytes, context: Context) -> AsyncIterator[str]:
-        peer = await self._caller(context)
+        peer = await caller(context, self._identity.trust, self._others)
         if self._calls[peer] >= self._settings.calls_per_peer:
-            await _abort(
+            await abort(
                 context,
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"a peer may have {self._settings.calls_per_peer} calls at a time",
@@ -238,25 +237,9 @@ class Server:
         finally:
             self._calls[peer] -= 1
 
-    async def _caller(self, context: Context) -> str:
-        """Return the name in the caller's certificate, if it is another member's."""
-        try:
-            (pem,) = context.auth_context()["x509_pem_cert"]
-            der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
-            name = self._identity.trust.verify(der, time.time()).name
-            if name not in self._membership.names or name == self._membership.own:
-                raise IdentityError(
-                    f"'{clean(name)}' is not another member of the consortium of this node"
-                )
-        except (KeyError, ValueError):
-            await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "a certificate is needed")
-        except IdentityError as error:
-            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error.message)
-        return name
-
     async def _check_run(self, run: str, context: Context) -> None:
         if run != self._run:
-            await _abort(
+            await abort(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"this node takes part in run {self._run}, the call is for another",
@@ -266,13 +249,7 @@ class Server:
         try:
             return kind.FromString(data)
         except Exception:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the request cannot be read")
-
-
-async def _abort(context: Context, code: grpc.StatusCode, sentence: str) -> NoReturn:
-    # Status messages travel in a header.
-    await context.abort(code, sentence.encode("ascii", "backslashreplace").decode())
-    raise AssertionError("abort raises")
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the request cannot be read")
 
 
 def _options(settings: GossipSection) -> list[tuple[str, int | str]]:

@@ -15,7 +15,7 @@ from hostile_peer import HostilePeer, honest_pull, make_update
 
 import fedapp.gossip.node as node_module
 from fedapp.errors import GossipError, IdentityError, MissingReplies, PeerError
-from fedapp.gossip import server
+from fedapp.gossip import callers
 from fedapp.gossip.calls import DIGEST
 from fedapp.gossip.client import Client
 from fedapp.gossip.counters import Counters
@@ -92,7 +92,7 @@ def test_a_certificate_that_expires_while_connected_is_refused_from_then_on(tmp_
             client = Client(world.identities["B"], "A", node.address, settings(), Counters())
             await client.digest(RUN, 1, ["A"], [], "", 0.0)
             end = world.identities["B"].not_after
-            monkeypatch.setattr(server, "time", later(end + 1))
+            monkeypatch.setattr(callers, "time", later(end + 1))
             with pytest.raises(PeerError, match=r"PERMISSION_DENIED.*has expired"):
                 await client.digest(RUN, 1, ["A"], [], "", 0.0)
             monkeypatch.undo()
