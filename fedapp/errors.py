@@ -150,3 +150,9 @@ class StoreError(GossipError):
 
 class EnvelopeRefused(Refused, GossipError):
     """A peer's offer is refused; ``reason`` is one of ``fedapp.gossip.refusals.REASONS``."""
+
+
+class LedgerError(FedappError):
+    """A record that only grows was altered, lost lines, or belongs to something else."""
+
+    exit_code = 6

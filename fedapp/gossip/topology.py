@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count
+from itertools import count, pairwise
 from typing import Literal, get_args
 
 from fedapp.errors import ConfigError
@@ -48,7 +48,7 @@ def neighbours(
         If a name comes twice, or there is no ``k-regular`` graph of that degree.
     """
     nodes = sorted(names)
-    twice = next((a for a, b in zip(nodes, nodes[1:], strict=False) if a == b), None)
+    twice = next((a for a, b in pairwise(nodes) if a == b), None)
     if twice is not None:
         raise ConfigError(
             f"two members are called '{clean(twice)}', expected different names; rename one"
