@@ -56,6 +56,7 @@ class RunFolder:
         self.progress_file = self.path / "progress.jsonl"
         self.adapter = self.path / "adapter"
         self.checkpoint = self.path / "checkpoint"
+        self.ledger = self.path / "ledger"  # of hospitals that exchange directly, a file each
         self.sites = self.path / "sites"  # in a simulation, what each site keeps between rounds
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedapp.report import tables
+from fedapp.report.agreement import agreement_section
 from fedapp.report.cost import cost_section
 from fedapp.report.curves import learning_section
 from fedapp.report.diagnostics import diagnostics_section
@@ -39,6 +40,7 @@ def render(run: RunData) -> str:
         _held_out(run),
         learning_section(run),
         diagnostics_section(run),
+        agreement_section(run.ledgers),
         cost_section(run),
         _numbers(run),
         _hospitals(run),

@@ -12,6 +12,7 @@ from fedapp.config import settings
 from fedapp.errors import FedappError
 from fedapp.report import run_files
 from fedapp.report.intervals import Interval, mean_interval, wilson
+from fedapp.report.ledgers import Ledgers, read_ledgers
 from fedapp.report.run_files import Metrics, Phases
 from fedapp.results import RunFolder
 from fedapp.tasks import TASKS, Metric, TaskInfo
@@ -67,6 +68,8 @@ class RunData:
         What was missing or unreadable.
     state : str
         ``RunFolder.state()``: "interrupted" if it was killed; "" if unknown.
+    ledgers : dict
+        Node -> its rounds, where hospitals exchanged updates directly.
     """
 
     folder: str
@@ -81,6 +84,7 @@ class RunData:
     descriptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     state: str = ""
+    ledgers: Ledgers = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -302,6 +306,7 @@ def load_run(folder: Path) -> RunData:
         descriptions=run_files.objects(config.get("sites")),
         notes=notes,
         state=RunFolder(folder).state(),
+        ledgers=read_ledgers(RunFolder(folder).ledger, notes),
     )
 
 

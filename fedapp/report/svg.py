@@ -16,7 +16,19 @@ from fedapp.report.markup import Html, escape
 ROLES = {
     role: f"#0a0b{number:02x}"
     for number, role in enumerate(
-        ("received", "personal", "local", "ink", "muted", "line", "first", "second", "third"), 1
+        (
+            "received",
+            "personal",
+            "local",
+            "ink",
+            "muted",
+            "line",
+            "first",
+            "second",
+            "third",
+            "bad",
+        ),
+        1,
     )
 }
 UNITS_PER_INCH = 72

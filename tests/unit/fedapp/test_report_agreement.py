@@ -1,0 +1,126 @@
+"""The heat maps of agreement and the traffic of hospitals that exchange updates directly."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from run_folders import write_run
+
+from fedapp.gossip.ledger import Heard, Ledger
+from fedapp.gossip.traffic import RoundTraffic
+from fedapp.report import write_report
+from fedapp.report.heat_map import FAINTEST, LEVELS, heat_map, shade
+
+SVG = "{http://www.w3.org/2000/svg}"
+PEERS = ("Graz", "Kiel <b>", "Ulm")
+
+
+def score(peer: str, round_: int) -> float:
+    return {"Graz": 0.2, "Kiel <b>": 0.5, "Ulm": 1.0}[peer] - 0.02 * round_
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    run = write_run(tmp_path / "run")
+    ledger = Ledger(run / "ledger" / "Bern.jsonl", "run", "Bern")
+    for round_ in (1, 2, 3):
+        heard = [
+            Heard(origin=peer, accepted=True, weight=0.2, scores={"agreement": score(peer, round_)})
+            for peer in PEERS
+            if (peer, round_) not in {("Graz", 2), ("Ulm", 3)}
+        ]
+        if round_ == 2:
+            heard.append(Heard(origin="Graz", accepted=False, reason="its signature is broken"))
+        ledger.record(
+            round_,
+            heard,
+            time=1.0,
+            missing=["Ulm"] if round_ == 3 else [],
+            traffic=RoundTraffic(3, 3, 2_000_000, 1_000_000, 500),
+        )
+    ledger.close()
+    return run
+
+
+def plots(page: str) -> Iterator[ET.Element]:
+    for found in re.findall(r"<svg[^>]*agreement-\d+-title.*?</svg>", page, re.DOTALL):
+        yield ET.fromstring(found)
+
+
+def shades(svg: ET.Element) -> dict[float, int]:
+    """Opacity -> number of cells drawn in it."""
+    found = {}
+    for path in svg.iter(f"{SVG}path"):
+        style = path.get("style", "")
+        opacity = re.search(r"opacity: ([\d.]+)", style)
+        if "var(--received)" in style:
+            found[float(opacity[1]) if opacity else 1.0] = path.get("d", "").count("M")
+    return found
+
+
+def test_a_cell_for_every_score_and_a_cross_for_every_refusal(folder: Path) -> None:
+    page = write_report(folder).read_text(encoding="utf-8")
+
+    (svg,) = plots(page)
+    expected: dict[float, int] = {}
+    for peer in PEERS:
+        for round_ in (1, 2, 3):
+            if (peer, round_) not in {("Graz", 2), ("Ulm", 3)}:
+                level = round(score(peer, round_) * (LEVELS - 1))
+                opacity = FAINTEST + (1 - FAINTEST) * level / (LEVELS - 1)
+                expected[opacity] = expected.get(opacity, 0) + 1
+    assert shades(svg) == expected
+    crosses = [use for use in svg.iter(f"{SVG}use") if "var(--bad)" in use.get("style", "")]
+    assert len(crosses) == 1
+    spoken = next(svg.iter(f"{SVG}desc")).text or ""
+    assert "Graz: mean 0.16 over 2 rounds, 1 refused." in spoken
+    assert "Ulm: mean 0.97 over 2 rounds." in spoken
+    assert "Kiel &lt;b&gt;" in page
+    assert "Kiel <b>" not in page
+
+
+def test_bytes_and_messages_of_a_round_are_in_a_table(folder: Path) -> None:
+    page = write_report(folder).read_text(encoding="utf-8")
+
+    row = re.search(r"<bdi>Bern</bdi></th>(.*?)</tr>", page)
+    assert row is not None
+    cells = re.findall(r"<td>(.*?)</td>", row[1])
+    assert cells == ["3", "2 MB", "1 MB", "6", "1.5 kB"]
+
+
+def test_the_same_files_give_the_same_bytes(folder: Path) -> None:
+    assert write_report(folder).read_bytes() == write_report(folder).read_bytes()
+
+
+def test_a_damaged_ledger_is_named_and_the_rest_is_shown(folder: Path) -> None:
+    path = folder / "ledger" / "Bern.jsonl"
+    path.with_name("Aarau.jsonl").write_text(path.read_text().replace("0.2", "0.9"))
+
+    page = write_report(folder).read_text(encoding="utf-8")
+
+    assert "A ledger is left out: " in page
+    assert "Aarau.jsonl, line 1, was altered" in page
+    assert len(list(plots(page))) == 1
+
+
+def test_a_run_without_ledgers_says_nothing_of_it(tmp_path: Path) -> None:
+    page = write_report(write_run(tmp_path / "run")).read_text(encoding="utf-8")
+
+    assert "Exchange between hospitals" not in page
+
+
+def test_a_big_map_stays_small() -> None:
+    cells = {f"peer {p}": {r: (p * r % 97) / 96 for r in range(100)} for p in range(24)}
+
+    svg = heat_map(cells, {"peer 0": range(100)}, (0, 99), key="big", title="big")
+
+    assert len(svg) < 250_000
+    assert sum(shades(ET.fromstring(svg)).values()) == 2400
+
+
+def test_scores_outside_the_scale_are_drawn_at_its_ends() -> None:
+    assert (shade(-3.0), shade(0.0), shade(1.0), shade(7.0)) == (0, 0, LEVELS - 1, LEVELS - 1)
