@@ -71,7 +71,7 @@ def test_a_cell_for_every_score_and_a_cross_for_every_refusal(folder: Path) -> N
         for round_ in (1, 2, 3):
             if (peer, round_) not in {("Graz", 2), ("Ulm", 3)}:
                 level = round(score(peer, round_) * (LEVELS - 1))
-                opacity = FAINTEST + (1 - FAINTEST) * level / (LEVELS - 1)
+                opacity = round(FAINTEST + (1 - FAINTEST) * level / (LEVELS - 1), 6)
                 expected[opacity] = expected.get(opacity, 0) + 1
     assert shades(svg) == expected
     crosses = [use for use in svg.iter(f"{SVG}use") if "var(--bad)" in use.get("style", "")]
