@@ -125,10 +125,10 @@ def _traffic_row(node: str, entries: Sequence[LedgerEntry]) -> Html:
     rounds = len(entries)
     cells = (
         f"{rounds}",
-        size(total.bytes_sent / rounds),
-        size(total.bytes_received / rounds),
-        f"{(total.sent + total.received) / rounds:,.0f}",
-        size(total.bytes_again),
+        size(total.sent_bytes / rounds),
+        size(total.received_bytes / rounds),
+        f"{(total.sent_messages + total.received_messages) / rounds:,.0f}",
+        size(total.resent),
     )
     return element(
         "tr",

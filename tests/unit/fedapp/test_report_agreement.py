@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
             heard,
             time=1.0,
             missing=["Ulm"] if round_ == 3 else [],
-            traffic=RoundTraffic(3, 3, 2_000_000, 1_000_000, 500),
+            traffic=RoundTraffic(2_000_000, 1_000_000, 3, 3, resent=500),
         )
     ledger.close()
     return run

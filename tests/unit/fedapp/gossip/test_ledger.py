@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_round_is_kept_as_it_was(path: Path) -> None:
     ledger = Ledger(path, "run-1", "Bern")
-    traffic = RoundTraffic(1, 2, 3, 4, 5)
+    traffic = RoundTraffic(1, 2, 3, 4, 5, 6, 7)
     entry = ledger.record(
         1, [GOOD, BAD], time=12.5, missing=["Ulm", "Linz"], own_digest=B, own_weight=0.75,
         traffic=traffic,
