@@ -6,6 +6,7 @@ import typer
 
 from fedapp.cli import commands, config
 from fedapp.cli.console import SentenceGroup
+from fedapp.cli.peer import peer
 from fedapp.cli.run import run
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(commands.stop)
 app.add_typer(config.app, name="config")
+app.command()(peer)
 app.command()(commands.report)
 app.command()(commands.export)
 app.command()(commands.version)

@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedapp.gossip.envelope import Envelope
+    from fedapp.gossip.ledger import Ledger
     from fedapp.gossip.membership import Member
     from fedapp.gossip.node import GossipNode, Update
 
-__all__ = ["Envelope", "GossipNode", "Member", "Update"]
+__all__ = ["Envelope", "GossipNode", "Ledger", "Member", "Update"]
 
-_HOMES = {"Envelope": "envelope", "GossipNode": "node", "Member": "membership", "Update": "node"}
+_HOMES = {
+    "Envelope": "envelope",
+    "GossipNode": "node",
+    "Ledger": "ledger",
+    "Member": "membership",
+    "Update": "node",
+}
 
 
 def __getattr__(name: str) -> Any:

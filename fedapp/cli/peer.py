@@ -1,0 +1,40 @@
+"""``fedapp peer``: a site's node in the gossip network, without any server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapp.config_peer import load_peer
+from fedapp.paths import user_path
+
+_QUIET = {
+    "GRPC_VERBOSITY": "NONE",  # what is worth knowing comes as an error, and is said in a sentence
+    "MALLOC_ARENA_MAX": "2",  # glibc would keep memory for every thread
+}
+
+
+def peer(
+    config: Annotated[Path, typer.Option("--config", help="The site's file, TOML.")],
+) -> None:
+    """Run this site's node: answer the peers, keep and forward their updates, say who is alive.
+
+    It runs until SIGTERM or Ctrl-C, and then ends within 10 s with exit code 0. Settings of the
+    file: name, consortium, certificate, key, authority, store, listen, and [gossip].
+
+    Exit codes: 0 ended as asked; 2 settings or certificates; 1 anything else.
+
+    Example: fedapp peer --config site.toml
+
+    Next step: the other sites start theirs; each prints who is alive.
+    """
+    path = user_path(config).absolute()
+    load_peer(path)  # a mistake is told before this process gives its place to the node
+    # The command line's own libraries would be most of what an idle node keeps in memory.
+    environment = {**_QUIET, **os.environ}
+    command = [sys.executable, "-P", "-m", "fedapp.gossip", str(path)]
+    os.execve(sys.executable, command, environment)  # noqa: S606

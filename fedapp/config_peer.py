@@ -1,0 +1,177 @@
+"""The settings of a node that runs by itself: the site's file, and the consortium's."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from fedapp.config_gossip import GossipSection
+from fedapp.config_section import Section, setting
+from fedapp.errors import ConfigError
+from fedapp.gossip.membership import Member, is_address
+from fedapp.gossip.topology import Graph, Topology, neighbours
+from fedapp.paths import user_path
+from fedapp.text import clean, shown, site_name
+
+_EVERYWHERE = ("0.0.0.0:", "[::]:")
+LONGEST_FILE = 2**20  # bytes
+
+
+def _listening(address: str) -> str:
+    if not is_address(address, least_port=0):
+        raise ValueError("expected HOST:PORT, for instance 0.0.0.0:9443; port 0 takes a free one")
+    return address
+
+
+def _reachable(address: str) -> str:
+    if address and not is_address(address):
+        raise ValueError("expected HOST:PORT, for instance site-a.example.org:9443")
+    return address
+
+
+Name = Annotated[str, AfterValidator(site_name)]
+Address = Annotated[str, AfterValidator(_reachable)]
+
+
+class MemberSection(Section):
+    """One site of the consortium."""
+
+    name: Name = setting(..., "the site's name, as in its certificate")
+    address: Address = setting("", "where it listens, HOST:PORT; empty: known once it calls")
+
+
+class Consortium(Section):
+    """What all sites must have alike; one file, handed to each of them."""
+
+    run: str = setting(
+        ..., "identity of the run, 32 hexadecimal digits that nobody used before",
+        pattern="^[0-9a-f]{32}$",
+    )  # fmt: skip
+    topology: Topology = setting("full", "who pulls from whom")
+    degree: int = setting(4, "neighbours of every site in topology k-regular", ge=1, le=10**6)
+    seed: int = setting(0, "draws the graph of topology k-regular", ge=0, le=2**63 - 1)
+    members: tuple[MemberSection, ...] = setting(..., "the sites", min_length=1, max_length=4096)
+
+    def graph(self) -> Graph:
+        """Return whom each site pulls from."""
+        names = [member.name for member in self.members]
+        return neighbours(self.topology, names, degree=self.degree, seed=self.seed)
+
+    def peers(self) -> list[Member]:
+        """Return the sites as the gossip layer takes them."""
+        return [Member(member.name, member.address) for member in self.members]
+
+
+class PeerConfig(Section):
+    """One site's own file. Paths are relative to the folder that it is in."""
+
+    name: Name = setting(..., "this site's name, as in its certificate and the consortium file")
+    consortium: Path = setting(..., "the consortium file")
+    certificate: Path = setting(..., "this site's certificate, PEM")
+    key: Path = setting(..., "its private key, PEM")
+    authority: Path = setting(..., "the consortium's certificate, PEM")
+    store: Path = setting(..., "folder for updates; this node's alone")
+    listen: Annotated[str, AfterValidator(_listening)] = setting(
+        "0.0.0.0:9443", "where this node listens, HOST:PORT"
+    )
+    announce: Address = setting(
+        "", "where others reach it, HOST:PORT; empty: where the consortium file says, or listen"
+    )
+    status_interval: float = setting(
+        30.0, "time between two lines about who is alive", "s", ge=0.1, le=86400
+    )
+    gossip: GossipSection = Field(default_factory=GossipSection)
+
+
+Model = TypeVar("Model", bound=Section)
+
+
+def load_peer(path: Path) -> tuple[PeerConfig, Consortium]:
+    """Read a site's file and the consortium file that it names.
+
+    Raises
+    ------
+    ConfigError
+        If one is missing, unreadable, has an unknown or impossible setting, or the site is no
+        member.
+    """
+    here = path.absolute().parent
+    config = _read(path, PeerConfig)
+    places = {
+        field: here / user_path(getattr(config, field))
+        for field in ("consortium", "certificate", "key", "authority", "store")
+    }
+    config = config.model_copy(update=places)
+    consortium = _read(config.consortium, Consortium)
+    try:
+        graph = consortium.graph()
+    except ConfigError as error:
+        raise ConfigError(f"{config.consortium}: {error.message}") from None
+    if config.name not in graph:
+        near = difflib.get_close_matches(config.name, graph, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else "; add the site there, or correct name"
+        raise ConfigError(f"{config.consortium} has no member '{clean(config.name)}'{hint}")
+    own = next(member.address for member in consortium.members if member.name == config.name)
+    config = config.model_copy(update={"announce": config.announce or own})
+    if not config.announce and config.listen.startswith(_EVERYWHERE):
+        raise ConfigError(
+            f"{path}: listen is {config.listen}, which is no place to call; set announce, or this "
+            f"site's address in {config.consortium}"
+        )
+    return config, consortium
+
+
+def _read(path: Path, model: type[Model]) -> Model:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(LONGEST_FILE + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"the file {path} does not exist; name the right one") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > LONGEST_FILE:
+        raise ConfigError(f"{path} has more than {LONGEST_FILE} bytes; name the right file")
+    try:
+        return model.model_validate(tomllib.loads(data.decode()))
+    except ValidationError as error:
+        _refuse(path, model, error)
+    # Not TOML, not UTF-8, a number of thousands of digits, absurd nesting
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {clean(str(error), 200)}") from None
+
+
+def _refuse(path: Path, model: type[Section], error: ValidationError) -> NoReturn:
+    first = error.errors(include_url=False)[0]
+    *above, last = first["loc"]
+    key = ".".join(clean(str(part).replace("_", "-")) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(last), _known(model, above), n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else "; leave it out"
+        raise ConfigError(f"{path}: unknown setting '{key}'{hint}") from None
+    if first["type"] == "missing":
+        raise ConfigError(f"{path}: setting '{key}' is missing; {_meaning(model, first['loc'])}")
+    message = first["msg"].removeprefix("Value error, ")
+    raise ConfigError(f"{path}: setting '{key}': {message}, got {shown(first['input'])}") from None
+
+
+def _meaning(model: type[Section], location: tuple[Any, ...]) -> str:
+    field = _section(model, list(location[:-1])).model_fields[str(location[-1]).replace("-", "_")]
+    return f"it is {field.description}"
+
+
+def _known(model: type[Section], above: list[Any]) -> list[str]:
+    fields = _section(model, above).model_fields
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _section(model: type[Section], above: list[Any]) -> type[Section]:
+    for part in above:
+        if part == "members":
+            model = MemberSection
+        elif part == "gossip":
+            model = GossipSection
+    return model

@@ -1,0 +1,153 @@
+"""A node that runs by itself until it is told to end: `fedapp peer`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import statistics
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from fedapp.config_peer import Consortium, PeerConfig
+from fedapp.errors import GossipError, MissingReplies
+from fedapp.gossip.identity import Identity
+from fedapp.gossip.membership import Standing
+from fedapp.gossip.node import GossipNode
+from fedapp.gossip.traffic import RoundTraffic
+
+Say = Callable[[str], None]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_CLOSE = 8.0  # seconds; whoever stops a service waits 10
+_NOTABLE = 1.0  # seconds by which another site's clock differs
+_LOOK = 1.0  # seconds between two looks at the round that the others are in
+
+
+class Engine(Protocol):
+    """What a node does besides answering its peers: it ends when there is nothing left to do."""
+
+    async def run(self, node: GossipNode) -> None:
+        """Publish and gather; cancelled when the process is told to end."""
+
+
+class Relay:
+    """Publishes nothing: keeps every site's updates and passes them on.
+
+    It goes to the round in which most of its peers are.
+    """
+
+    async def run(self, node: GossipNode) -> None:
+        """Receive what there is of the others' round, for ever."""
+        round_ = 1
+        while True:
+            asked = [peer.round for peer in node.membership if peer.round]
+            if asked:
+                round_ = max(round_, statistics.median_high(asked))
+            # With fewer than all of them the round stays open, and later ones may still come.
+            with suppress(MissingReplies):
+                await node.gather(round_, deadline=_LOOK, minimum=len(node.origins))
+                round_ += 1
+
+
+async def run_peer(
+    config: PeerConfig,
+    consortium: Consortium,
+    engine: Engine | None = None,
+    say: Say = print,
+) -> None:
+    """Run a site's node until its engine has done its work, SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    config, consortium
+        See `fedapp.config_peer.load_peer`.
+    engine : Engine, optional
+        By default a `Relay`.
+    say : callable
+        Takes a line at a time.
+
+    Raises
+    ------
+    IdentityError
+        If a certificate is missing, expired or another's.
+    GossipError
+        If the port or the store cannot be used.
+    """
+    identity = Identity.load(config.certificate, config.key, config.authority, name=config.name)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    node = _node(config, consortium, identity)
+    address = await node.start()
+    work: list[asyncio.Task[object]] = []
+    try:
+        say(
+            f"{config.name} listens on {address}; {len(node.neighbours)} neighbours; {config.store}"
+        )
+        work = [
+            asyncio.create_task((engine or Relay()).run(node)),
+            asyncio.create_task(_report(node, config.status_interval, say)),
+            asyncio.create_task(stop.wait()),
+        ]
+        await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        for task in work:
+            if task.done():
+                task.result()
+    finally:
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        await _close(node)
+    say(f"{config.name} has ended: {RoundTraffic(**vars(node.traffic.total())).sentence()}")
+
+
+def status(node: GossipNode) -> str:
+    """Return one line: the round, who is alive and who is not, and what the round has cost."""
+    peers = sorted((p for p in node.membership if p.name in node.neighbours), key=lambda p: p.name)
+    alive = [p for p in peers if p.heard is not None and node.membership.alive(p.name)]
+    silent = [p.name for p in peers if p not in alive]
+    parts = [
+        f"round {node.round}",
+        f"alive: {', '.join(map(_with_clock, alive)) or 'nobody'}",
+        *([f"silent: {', '.join(silent)}"] if silent else []),
+        RoundTraffic(**vars(node.traffic.now)).sentence(),
+    ]
+    return "; ".join(parts)
+
+
+def _with_clock(peer: Standing) -> str:
+    offset = peer.clock_offset or 0.0
+    return f"{peer.name} (clock {offset:+.0f} s)" if abs(offset) >= _NOTABLE else peer.name
+
+
+def _node(config: PeerConfig, consortium: Consortium, identity: Identity) -> GossipNode:
+    graph = consortium.graph()
+    return GossipNode(
+        identity,
+        consortium.peers(),
+        consortium.run,
+        config.store,
+        listen=config.listen,
+        advertise=config.announce,
+        neighbours=graph[config.name],
+        origins=graph.keys() - {config.name},
+        settings=config.gossip,
+    )
+
+
+async def _report(node: GossipNode, interval: float, say: Say) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        say(status(node))
+
+
+async def _close(node: GossipNode) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE):
+            await node.close()
+    except TimeoutError:
+        raise GossipError(
+            f"the node did not close within {_CLOSE:g} s; what it had received is kept",
+            site=node.name,
+        ) from None
