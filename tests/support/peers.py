@@ -125,8 +125,14 @@ class PeerProcesses:
         return process
 
 
-def terminate(process: subprocess.Popen[str], patience: float = 10.0) -> tuple[int, str, str]:
-    """Ask a process to end, as a service manager does; return exit code, output and errors."""
-    process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=patience)
-    return process.returncode, output, errors
+def terminate(
+    *processes: subprocess.Popen[str], patience: float = 10.0
+) -> list[tuple[int, str, str]]:
+    """Ask processes to end, as a service manager does; return exit code, output and errors."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    ended = []
+    for process in processes:
+        output, errors = process.communicate(timeout=patience)
+        ended.append((process.returncode, output, errors))
+    return ended

@@ -41,8 +41,7 @@ def test_it_says_who_is_alive_and_who_falls_silent_and_comes_back(sites: PeerPro
     sites.peer("Kiel")
     wait_for_line(bern, "alive: Kiel, Zürich")
 
-    for process in (bern, zurich):
-        code, output, errors = terminate(process)
+    for code, output, errors in terminate(bern, zurich):
         assert (code, errors) == (0, "")
         assert output.splitlines()[-1].startswith(("Bern", "Zürich"))
         assert " has ended: sent " in output.splitlines()[-1]
