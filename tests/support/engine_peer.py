@@ -39,6 +39,8 @@ from fedapp.gossip.traffic import RoundTraffic
 LAYOUT = "ab" * 32
 DEADLINE = 20.0  # seconds; far more than a round takes here
 
+PATIENCE = 3.0  # seconds in which a peer that comes back is called by the others
+
 
 def expected(name: str, round: int, size: int) -> bytes:
     """Return what the site publishes in the round."""
@@ -132,13 +134,14 @@ class Predictable:
     async def run(self, node: GossipNode) -> None:
         """Publish, gather, compare and record, round after round, and stay when they are done."""
         entries = self._ledger.entries()
-        round_ = first = max((entry.round for entry in entries), default=0) + 1
+        round_ = max((entry.round for entry in entries), default=0) + 1
+        if entries:
+            round_ = max(round_, await _round_of_the_others(node, PATIENCE))
+        first = round_
         while round_ <= self._options.rounds:
             self._killer.armed = round_ > first and self._options.kill != "closing"
             await self._round(node, round_)
-            # Who was away goes on where most of the others are.
-            asked = [peer.round for peer in node.membership if peer.round]
-            round_ = max(round_ + 1, statistics.median_high(asked) if asked else 0)
+            round_ = max(round_ + 1, await _round_of_the_others(node, 0.0))
             await asyncio.sleep(self._options.pace)
         self._killer.armed = True
         print("done", flush=True)
@@ -176,6 +179,16 @@ class Predictable:
             traffic=RoundTraffic(**vars(counted)) if counted else RoundTraffic(),
         )
         print(json.dumps({"round": round_, "heard": [one.origin for one in heard]}), flush=True)
+
+
+async def _round_of_the_others(node: GossipNode, patience: float) -> int:
+    """Return where most peers are: what is long past for them, they do not keep."""
+    end = time.monotonic() + patience
+    while True:
+        asked = [peer.round for peer in node.membership if peer.round]
+        if len(asked) >= len(node.neighbours) - 1 or time.monotonic() >= end:
+            return statistics.median_high(asked) if asked else 0
+        await asyncio.sleep(0.05)
 
 
 def main() -> int:
