@@ -42,13 +42,14 @@ class BadWeb:
         self.links: dict[tuple[str, str], SlowLink] = {}
 
     async def __aenter__(self) -> BadWeb:
-        for name, node in self._nodes.items():
+        for name in self._nodes:
             for other in self._nodes.graph[name]:
                 link = SlowLink(self._nodes[other].address, self._megabits)
-                await self._stack.enter_async_context(link)
-                self.links[name, other] = link
-                node.meet(other, link.address)
-            # What a peer tells of its address would lead past the link.
+                self.links[name, other] = await self._stack.enter_async_context(link)
+        # Nothing may run in between: what a peer tells of its address would lead past the link.
+        for (name, other), link in self.links.items():
+            self._nodes[name].meet(other, link.address)
+        for node in self._nodes.values():
             node.membership.move = lambda *_: False  # type: ignore[method-assign]
         return self
 
