@@ -145,7 +145,9 @@ def _read(path: Path, model: type[Model]) -> Model:
 
 
 def _refuse(path: Path, model: type[Section], error: ValidationError) -> NoReturn:
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    # A slip in a name that is needed is an unknown setting and a missing one.
+    first = min(found, key=lambda one: one["type"] != "extra_forbidden")
     *above, last = first["loc"]
     key = ".".join(clean(str(part).replace("_", "-")) for part in first["loc"])
     if first["type"] == "extra_forbidden":
