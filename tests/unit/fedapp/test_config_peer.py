@@ -125,12 +125,12 @@ def test_a_mistake_in_the_sites_file_is_one_sentence(
         (('topology = "ring"', 'topology = "rign"'), "setting 'topology': .*'ring'.*got 'rign'"),
         (('topology = "ring"', 'topology = "k-regular"'), "needs a degree from 2 to 2, got 4"),
         (('name = "Kiel"', 'name = "Bern"'), "consortium.toml: two members are called 'Bern'"),
-        (('name = "Kiel"', 'nam = "Kiel"'), r"setting 'members.1.name' is missing"),
+        (('name = "Kiel"', 'nam = "Kiel"'), r"unknown setting 'members.1.nam'; did you mean 'name'"),
         (
             ('"bern.example.org:9443"', '"bern"'),
             r"setting 'members.0.address': expected HOST:PORT.*got 'bern'",
         ),
-        (("[[members]]", "[[member]]"), "setting 'members' is missing; it is the sites"),
+        (("[[members]]", "[[member]]"), "unknown setting 'member'; did you mean 'members'"),
     ],
 )
 def test_a_mistake_in_the_consortium_file_is_one_sentence(
