@@ -37,7 +37,7 @@ from fedapp.gossip.store import Store
 from fedapp.gossip.traffic import RoundTraffic
 
 LAYOUT = "ab" * 32
-DEADLINE = 20.0  # seconds; far more than a round takes here
+DEADLINE = 20.0  # seconds; far more than a round takes where nobody is away
 
 PATIENCE = 3.0  # seconds in which a peer that comes back is called by the others
 
@@ -153,7 +153,7 @@ class Predictable:
             round_, expected(node.name, round_, size), layout_digest=LAYOUT
         )
         try:
-            updates = await node.gather(round_, deadline=DEADLINE, minimum=minimum)
+            updates = await node.gather(round_, deadline=self._options.deadline, minimum=minimum)
         except MissingReplies as error:
             print(f"round {round_}: {error}", flush=True)
             updates = []
@@ -198,6 +198,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=10**6)
     parser.add_argument("--minimum", type=int, default=1)
+    parser.add_argument("--deadline", type=float, default=DEADLINE)
     parser.add_argument("--pace", type=float, default=0.1)
     parser.add_argument("--kill", choices=sorted(POINTS), default=None)
     options = parser.parse_args()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -114,6 +115,18 @@ class PeerProcesses:
         """Start a peer whose engine publishes what everybody can predict, see `engine_peer`."""
         script = str(Path(__file__).with_name("engine_peer.py"))
         return self._start([sys.executable, script, str(self.site(name)), *arguments])
+
+    def double(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start a second peer with a site's name and key, a store and a port of its own."""
+        folder = self.root / f"double-of-{self.folder(name).name}"
+        shutil.copytree(self.folder(name), folder, ignore=shutil.ignore_patterns("store"))
+        port = free_port()
+        text = (folder / "site.toml").read_text(encoding="utf-8")
+        own = f'announce = "127.0.0.1:{port}"\n'
+        text = own + text.replace(f":{self.ports[name]}", f":{port}")
+        (folder / "site.toml").write_text(text, encoding="utf-8")
+        script = str(Path(__file__).with_name("engine_peer.py"))
+        return self._start([sys.executable, script, str(folder / "site.toml"), *arguments])
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}

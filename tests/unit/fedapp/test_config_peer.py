@@ -125,7 +125,10 @@ def test_a_mistake_in_the_sites_file_is_one_sentence(
         (('topology = "ring"', 'topology = "rign"'), "setting 'topology': .*'ring'.*got 'rign'"),
         (('topology = "ring"', 'topology = "k-regular"'), "needs a degree from 2 to 2, got 4"),
         (('name = "Kiel"', 'name = "Bern"'), "consortium.toml: two members are called 'Bern'"),
-        (('name = "Kiel"', 'nam = "Kiel"'), r"unknown setting 'members.1.nam'; did you mean 'name'"),
+        (
+            ('name = "Kiel"', 'nam = "Kiel"'),
+            r"unknown setting 'members.1.nam'; did you mean 'name'",
+        ),
         (
             ('"bern.example.org:9443"', '"bern"'),
             r"setting 'members.0.address': expected HOST:PORT.*got 'bern'",
