@@ -42,6 +42,7 @@ class MemberSection(Section):
 
     name: Name = setting(..., "the site's name, as in its certificate")
     address: Address = setting("", "where it listens, HOST:PORT; empty: known once it calls")
+    trains: bool = setting(True, "whether it publishes updates, or passes on those of others alone")
 
 
 class Consortium(Section):
@@ -60,6 +61,10 @@ class Consortium(Section):
         """Return whom each site pulls from."""
         names = [member.name for member in self.members]
         return neighbours(self.topology, names, degree=self.degree, seed=self.seed)
+
+    def origins(self, own: str) -> list[str]:
+        """Return the sites whose updates the site ``own`` wants: all others that train."""
+        return [m.name for m in self.members if m.trains and m.name != own]
 
     def peers(self) -> list[Member]:
         """Return the sites as the gossip layer takes them."""

@@ -311,6 +311,19 @@ class GossipNode:
         await in_thread(self._guard.save)
         self._open_round(round)
 
+    async def follow(self, round: int) -> None:
+        """Receive the updates of ``round`` and pass them on, without taking them.
+
+        For a node that trains nothing: it waits for nobody and reads no payload into memory.
+
+        Raises
+        ------
+        GossipError
+            If the node is in a later round.
+        """
+        self._open_round(round)
+        await in_thread(self._tidy)
+
     async def close(self) -> None:
         """Stop asking and answering; what was received stays in the store."""
         for task in self._tasks:

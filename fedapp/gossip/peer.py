@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import statistics
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
 from fedapp.config_peer import Consortium, PeerConfig
-from fedapp.errors import GossipError, MissingReplies
+from fedapp.errors import GossipError
 from fedapp.gossip.identity import Identity
 from fedapp.gossip.membership import Standing
 from fedapp.gossip.node import GossipNode
@@ -33,20 +31,19 @@ class Engine(Protocol):
 class Relay:
     """Publishes nothing: keeps every site's updates and passes them on.
 
-    It goes to the round in which most of its peers are.
+    It goes to the round in which half of its peers are, or a later one; a single peer that names
+    a round far away does not lead it there.
     """
 
     async def run(self, node: GossipNode) -> None:
-        """Receive what there is of the others' round, for ever."""
-        round_ = 1
+        """Follow the others from round to round, for ever."""
         while True:
-            asked = [peer.round for peer in node.membership if peer.round]
-            if asked:
-                round_ = max(round_, statistics.median_high(asked))
-            # With fewer than all of them the round stays open, and later ones may still come.
-            with suppress(MissingReplies):
-                await node.gather(round_, deadline=_LOOK, minimum=len(node.origins))
-                round_ += 1
+            alive = (peer for peer in node.membership if node.membership.alive(peer.name))
+            asked = sorted(peer.round for peer in alive if peer.round)
+            newest = asked[(len(asked) - 1) // 2] if asked else 1
+            if newest > node.round:
+                await node.follow(newest)
+            await asyncio.sleep(_LOOK)
 
 
 async def run_peer(
@@ -131,7 +128,7 @@ def _node(config: PeerConfig, consortium: Consortium, identity: Identity) -> Gos
         listen=config.listen,
         advertise=config.announce,
         neighbours=graph[config.name],
-        origins=graph.keys() - {config.name},
+        origins=consortium.origins(config.name),
         settings=config.gossip,
     )
 

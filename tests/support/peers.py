@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class PeerProcesses:
         topology: str = "full",
         gossip: Mapping[str, Any] = QUICK,
         addresses: Mapping[str, str] | None = None,
+        relays: Collection[str] = (),
     ) -> None:
         self.root, self.run = root, secrets.token_hex(16)
         self.ports = {name: free_port() for name in names}
@@ -62,7 +63,8 @@ class PeerProcesses:
         )
         text = toml.lines({"run": self.run, "topology": topology})
         for name in names:
-            text += "[[members]]\n" + toml.lines({"name": name, "address": known[name]})
+            member = {"name": name, "address": known[name], "trains": name not in relays}
+            text += "[[members]]\n" + toml.lines(member)
         (root / "consortium.toml").write_text(text, encoding="utf-8")
         for name in names:
             self.authority.write(self.folder(name), name)

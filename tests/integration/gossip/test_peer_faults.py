@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from bad_web import LAYOUT, QUICK
+from desk import wait_for_line
 from engine_peer import expected
 from peers import PeerProcesses, free_port, terminate
 from slow_link import SlowLink
@@ -39,7 +40,7 @@ def test_a_relay_that_is_killed_in_the_middle_goes_on_from_what_its_disk_has(
         port = free_port()
         async with SlowLink(f"127.0.0.1:{port}", megabits=8) as link:
             with PeerProcesses(
-                tmp_path, "ABCD", topology="ring", addresses={"A": link.address}
+                tmp_path, "ABCD", topology="ring", addresses={"A": link.address}, relays="BD"
             ) as sites:
                 sites.ports["A"] = port
                 sites.write_site("A")
@@ -51,7 +52,7 @@ def test_a_relay_that_is_killed_in_the_middle_goes_on_from_what_its_disk_has(
                 await asyncio.to_thread(relay.wait, 10)
                 last, relay = sites.trainer("C", *trainer), sites.peer("B")
 
-                await wait_for(lambda: bool(list(sites.store("C").glob("*.payload"))[1:]))
+                await asyncio.to_thread(wait_for_line, last, '"heard": ["A"]')
                 ends = await asyncio.to_thread(terminate, sites.processes[0], relay, last)
 
                 assert [(code, errors) for code, _, errors in ends] == [(0, "")] * 3

@@ -63,6 +63,18 @@ def test_paths_are_relative_to_the_file_and_the_rest_has_defaults(
         Member("Zürich", ""),
     ]
     assert consortium.graph()["Bern"] == ("Kiel", "Zürich")
+    assert consortium.origins("Bern") == ["Kiel", "Zürich"]
+
+
+def test_nobody_waits_for_a_site_that_only_passes_on(site: Path) -> None:
+    path = site.parent / "shared/consortium.toml"
+    path.write_text(CONSORTIUM + "trains = false\n", encoding="utf-8")
+
+    _, consortium = load_peer(site)
+
+    assert consortium.origins("Bern") == ["Kiel"]
+    assert consortium.origins("Zürich") == ["Bern", "Kiel"]
+    assert consortium.graph()["Bern"] == ("Kiel", "Zürich")
 
 
 def test_settings_of_the_gossip_layer_and_the_address_can_be_set(site: Path) -> None:

@@ -34,6 +34,23 @@ def test_a_relay_goes_where_the_others_are_and_passes_on_what_they_make(tmp_path
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def test_one_peer_alone_does_not_lead_a_relay_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with LocalNodes("ABCD", tmp_path, settings=QUICK) as nodes:
+            relay = asyncio.create_task(Relay().run(nodes["A"]))
+            await nodes["B"].follow(1_000_000)
+            await nodes["C"].follow(3)
+            async with asyncio.timeout(20):
+                while nodes["A"].membership["B"].round < 1_000_000:
+                    await asyncio.sleep(0.05)
+                while nodes["A"].round != 3:
+                    assert nodes["A"].round in (0, 1, 3)
+                    await asyncio.sleep(0.05)
+            relay.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 def test_the_status_line_names_who_is_alive_and_clocks_that_differ(tmp_path: Path) -> None:
     async def main() -> None:
         nodes = LocalNodes("ABC", tmp_path, settings=QUICK)
