@@ -14,7 +14,8 @@ link
 scale
     Many nodes in one process, k-regular: bytes and messages of a node for several N and k.
 idle
-    `fedapp peer` with two neighbours that do nothing: resident memory, and its share of a core.
+    `fedapp peer` with two neighbours that do nothing: resident memory (in all; RssAnon, its own;
+    RssFile, pages of libraries, which processes share), and its share of a core.
 
 Results: benchmarks/results/gossip.json; parts that were not asked for stay as they are there.
 """
@@ -334,7 +335,7 @@ def _cpu(process: Path) -> float:
 
 
 def _memory(process: Path) -> dict[str, float]:
-    """Return resident memory, and the parts of it that are private and that are files' pages."""
+    """Return resident memory: in all, the process's own, and pages of files such as libraries."""
     found = {}
     for line in (process / "status").read_text().splitlines():
         key, _, rest = line.partition(":")
