@@ -13,6 +13,7 @@ from fedapp.config_gossip import GossipSection
 from fedapp.config_section import Section, setting
 from fedapp.errors import ConfigError
 from fedapp.gossip.membership import Member, is_address
+from fedapp.gossip.start import Start
 from fedapp.gossip.topology import Graph, Topology, neighbours
 from fedapp.paths import user_path
 from fedapp.text import clean, shown, site_name
@@ -95,7 +96,33 @@ class PeerConfig(Section):
 Model = TypeVar("Model", bound=Section)
 
 
-def load_peer(path: Path) -> tuple[PeerConfig, Consortium]:
+def load_peer(path: Path) -> Start:
+    """Read a site's file and the consortium file that it names, as a node takes them.
+
+    Raises
+    ------
+    ConfigError
+        See `read_peer`.
+    """
+    config, consortium = read_peer(path)
+    return Start(
+        name=config.name,
+        run=consortium.run,
+        certificate=str(config.certificate),
+        key=str(config.key),
+        authority=str(config.authority),
+        store=str(config.store),
+        listen=config.listen,
+        announce=config.announce,
+        status_interval=config.status_interval,
+        members=tuple(consortium.peers()),
+        neighbours=consortium.graph()[config.name],
+        origins=tuple(consortium.origins(config.name)),
+        gossip=config.gossip.plain(),
+    )
+
+
+def read_peer(path: Path) -> tuple[PeerConfig, Consortium]:
     """Read a site's file and the consortium file that it names.
 
     Raises

@@ -2,7 +2,7 @@
 
 A message names what is known of site, round, field, expected, got, and says what to do.
 Exit codes: 2 for a mistake in the settings, 3 for data, 4 for a refused update or handshake,
-5 for missing replies, 6 for a broken checkpoint, 1 for everything else.
+5 for missing replies, 6 for a broken checkpoint or ledger, 1 for everything else.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -33,8 +34,13 @@ def peer(
     Next step: the other sites start theirs; each prints who is alive.
     """
     path = user_path(config).absolute()
-    load_peer(path)  # a mistake is told before this process gives its place to the node
-    # The command line's own libraries would be most of what an idle node keeps in memory.
+    start = load_peer(path)
     environment = {**_QUIET, **os.environ}
-    command = [sys.executable, "-P", "-m", "fedapp.gossip", str(path)]
-    os.execve(sys.executable, command, environment)  # noqa: S606
+    # The command line's own libraries would be most of what an idle node keeps in memory. The file
+    # has no name, and goes with the process that this one becomes.
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        file.write(start.to_json())
+        file.seek(0)
+        os.set_inheritable(file.fileno(), True)
+        command = [sys.executable, "-P", "-m", "fedapp.gossip", str(file.fileno())]
+        os.execve(sys.executable, command, environment)  # noqa: S606

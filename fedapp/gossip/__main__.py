@@ -1,7 +1,7 @@
 """The process of `fedapp peer`: as little in memory as a node needs.
 
-Usage:
-    python -P -m fedapp.gossip site.toml
+Usage (by `fedapp peer`, which has checked the files and left the result in an open file):
+    python -P -m fedapp.gossip FILE_DESCRIPTOR
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from pathlib import Path
 
-from fedapp.config_peer import load_peer
 from fedapp.errors import FedappError
 from fedapp.gossip.peer import run_peer
+from fedapp.gossip.start import Start
 
 
 def main(arguments: list[str]) -> int:
-    """Run the node of a site's file; return the exit code."""
+    """Run the node of a site; return the exit code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stdout)
     try:
-        (path,) = arguments
-        asyncio.run(run_peer(*load_peer(Path(path)), say=_say))
+        with open(int(arguments[0]), encoding="utf-8") as stream:
+            start = Start.from_json(stream.read())
+        asyncio.run(run_peer(start, say=_say))
     except FedappError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable
 from typing import Protocol
 
-from fedapp.config_peer import Consortium, PeerConfig
 from fedapp.errors import GossipError
 from fedapp.gossip.identity import Identity
 from fedapp.gossip.membership import Standing
 from fedapp.gossip.node import GossipNode
+from fedapp.gossip.start import Start
 from fedapp.gossip.traffic import RoundTraffic
 
 Say = Callable[[str], None]
@@ -46,18 +46,13 @@ class Relay:
             await asyncio.sleep(_LOOK)
 
 
-async def run_peer(
-    config: PeerConfig,
-    consortium: Consortium,
-    engine: Engine | None = None,
-    say: Say = print,
-) -> None:
+async def run_peer(start: Start, engine: Engine | None = None, say: Say = print) -> None:
     """Run a site's node until its engine has done its work, SIGTERM or SIGINT.
 
     Parameters
     ----------
-    config, consortium
-        See `fedapp.config_peer.load_peer`.
+    start : Start
+        From `fedapp.config_peer.load_peer`.
     engine : Engine, optional
         By default a `Relay`.
     say : callable
@@ -70,21 +65,20 @@ async def run_peer(
     GossipError
         If the port or the store cannot be used.
     """
-    identity = Identity.load(config.certificate, config.key, config.authority, name=config.name)
+    files = (start.path(what) for what in ("certificate", "key", "authority"))
+    identity = Identity.load(*files, name=start.name)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    node = _node(config, consortium, identity)
+    node = _node(start, identity)
     address = await node.start()
     work: list[asyncio.Task[object]] = []
     try:
-        say(
-            f"{config.name} listens on {address}; {len(node.neighbours)} neighbours; {config.store}"
-        )
+        say(f"{start.name} listens on {address}; {len(node.neighbours)} neighbours; {start.store}")
         work = [
             asyncio.create_task((engine or Relay()).run(node)),
-            asyncio.create_task(_report(node, config.status_interval, say)),
+            asyncio.create_task(_report(node, start.status_interval, say)),
             asyncio.create_task(stop.wait()),
         ]
         await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
@@ -96,7 +90,7 @@ async def run_peer(
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
         await _close(node)
-    say(f"{config.name} has ended: {RoundTraffic(**vars(node.traffic.total())).sentence()}")
+    say(f"{start.name} has ended: {RoundTraffic(**vars(node.traffic.total())).sentence()}")
 
 
 def status(node: GossipNode) -> str:
@@ -118,18 +112,17 @@ def _with_clock(peer: Standing) -> str:
     return f"{peer.name} (clock {offset:+.0f} s)" if abs(offset) >= _NOTABLE else peer.name
 
 
-def _node(config: PeerConfig, consortium: Consortium, identity: Identity) -> GossipNode:
-    graph = consortium.graph()
+def _node(start: Start, identity: Identity) -> GossipNode:
     return GossipNode(
         identity,
-        consortium.peers(),
-        consortium.run,
-        config.store,
-        listen=config.listen,
-        advertise=config.announce,
-        neighbours=graph[config.name],
-        origins=consortium.origins(config.name),
-        settings=config.gossip,
+        start.members,
+        start.run,
+        start.path("store"),
+        listen=start.listen,
+        advertise=start.announce,
+        neighbours=start.neighbours,
+        origins=start.origins,
+        settings=start.settings,
     )
 
 

@@ -203,10 +203,10 @@ def main() -> int:
     parser.add_argument("--kill", choices=sorted(POINTS), default=None)
     options = parser.parse_args()
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stdout)
-    config, consortium = load_peer(options.site)
+    start = load_peer(options.site)
     try:
-        ledger = Ledger(options.site.with_name("ledger.jsonl"), consortium.run, config.name)
-        asyncio.run(run_peer(config, consortium, Predictable(options, ledger)))
+        ledger = Ledger(options.site.with_name("ledger.jsonl"), start.run, start.name)
+        asyncio.run(run_peer(start, Predictable(options, ledger)))
     except FedappError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

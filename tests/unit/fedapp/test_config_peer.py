@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from fedapp.config_gossip import GossipSection
-from fedapp.config_peer import LONGEST_FILE, load_peer
+from fedapp.config_peer import LONGEST_FILE, load_peer, read_peer
 from fedapp.errors import ConfigError
 from fedapp.gossip.membership import Member
+from fedapp.gossip.start import Start
 
 RUN = "0123456789abcdef" * 2
 SITE = """\
@@ -47,7 +48,7 @@ def test_paths_are_relative_to_the_file_and_the_rest_has_defaults(
 ) -> None:
     monkeypatch.chdir("/")
 
-    config, consortium = load_peer(site)
+    config, consortium = read_peer(site)
 
     here = site.parent
     assert (config.certificate, config.key) == (
@@ -66,11 +67,21 @@ def test_paths_are_relative_to_the_file_and_the_rest_has_defaults(
     assert consortium.origins("Bern") == ["Kiel", "Zürich"]
 
 
+def test_a_node_takes_both_files_as_one_and_reads_them_in_another_process(site: Path) -> None:
+    start = load_peer(site)
+
+    assert Start.from_json(start.to_json()) == start
+    assert (start.name, start.run, start.announce) == ("Bern", RUN, "bern.example.org:9443")
+    assert (start.neighbours, start.origins) == (("Kiel", "Zürich"), ("Kiel", "Zürich"))
+    assert start.path("store") == site.parent / "store"
+    assert start.settings.chunk == GossipSection().chunk
+
+
 def test_nobody_waits_for_a_site_that_only_passes_on(site: Path) -> None:
     path = site.parent / "shared/consortium.toml"
     path.write_text(CONSORTIUM + "trains = false\n", encoding="utf-8")
 
-    _, consortium = load_peer(site)
+    _, consortium = read_peer(site)
 
     assert consortium.origins("Bern") == ["Kiel"]
     assert consortium.origins("Zürich") == ["Bern", "Kiel"]
@@ -82,7 +93,7 @@ def test_settings_of_the_gossip_layer_and_the_address_can_be_set(site: Path) -> 
         SITE + 'announce = "10.0.0.1:1"\nlisten = "127.0.0.1:0"\n[gossip]\nmax-pulls = 2\n'
     )
 
-    config, _ = load_peer(site)
+    config, _ = read_peer(site)
 
     assert (config.announce, config.listen, config.gossip.max_pulls) == (
         "10.0.0.1:1",
@@ -126,7 +137,7 @@ def test_a_mistake_in_the_sites_file_is_one_sentence(
     site.write_text(SITE.replace(*change), encoding="utf-8")
 
     with pytest.raises(ConfigError, match=words) as caught:
-        load_peer(site)
+        read_peer(site)
     assert "\n" not in str(caught.value)
 
 
@@ -156,7 +167,7 @@ def test_a_mistake_in_the_consortium_file_is_one_sentence(
     path.write_text(CONSORTIUM.replace(*change), encoding="utf-8")
 
     with pytest.raises(ConfigError, match=words):
-        load_peer(site)
+        read_peer(site)
 
 
 def test_a_wildcard_is_no_place_to_call(site: Path) -> None:
@@ -164,7 +175,7 @@ def test_a_wildcard_is_no_place_to_call(site: Path) -> None:
     path.write_text(CONSORTIUM.replace('address = "bern.example.org:9443"\n', ""))
 
     with pytest.raises(ConfigError, match=r"listen is 0\.0\.0\.0:9443, which is no place to call"):
-        load_peer(site)
+        read_peer(site)
 
 
 @pytest.mark.parametrize(
@@ -174,4 +185,4 @@ def test_what_is_no_file_of_settings_is_told(site: Path, data: bytes) -> None:
     site.write_bytes(data)
 
     with pytest.raises(ConfigError, match=r"site\.toml "):
-        load_peer(site)
+        read_peer(site)

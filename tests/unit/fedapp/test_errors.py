@@ -77,4 +77,5 @@ def test_exit_codes_are_those_documented():
         "MergeRefused": 4,
         "MissingReplies": 5,
         "CheckpointError": 6,
+        "LedgerError": 6,
     }

@@ -1,0 +1,67 @@
+"""What a node is started with, in plain words: checked before, and read without pydantic."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from fedapp.gossip.membership import Member
+
+if TYPE_CHECKING:
+    from fedapp.config_gossip import GossipSection
+
+
+@dataclass(frozen=True)
+class Start:
+    """A site's and the consortium's files in one, see `fedapp.config_peer.PeerConfig`.
+
+    Attributes
+    ----------
+    certificate, key, authority, store : str
+        Absolute paths.
+    members : tuple of Member
+        Every site of the consortium, this one included.
+    neighbours, origins : tuple of str
+        Whom this site asks, and whose updates it wants.
+    gossip : dict
+        ``GossipSection.plain()``.
+    """
+
+    name: str
+    run: str
+    certificate: str
+    key: str
+    authority: str
+    store: str
+    listen: str
+    announce: str
+    status_interval: float
+    members: tuple[Member, ...]
+    neighbours: tuple[str, ...]
+    origins: tuple[str, ...]
+    gossip: dict[str, Any]
+
+    @property
+    def settings(self) -> GossipSection:
+        """The settings of the gossip layer."""
+        return cast("GossipSection", SimpleNamespace(**self.gossip))
+
+    def to_json(self) -> str:
+        """Return it as text for another process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Start:
+        """Read what `to_json` wrote."""
+        fields = json.loads(text)
+        fields["members"] = tuple(Member(**member) for member in fields["members"])
+        for name in ("neighbours", "origins"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+    def path(self, what: str) -> Path:
+        """Return one of the paths."""
+        return Path(getattr(self, what))
