@@ -70,6 +70,8 @@ class Standing:
         How far the peer's clock is ahead of this one's, in seconds.
     round : int
         The round that the peer last asked for.
+    since : float
+        When it first asked for that; seconds of the monotonic clock.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Standing:
     failures: int = 0
     clock_offset: float | None = None
     round: int = 0
+    since: float = 0.0
 
 
 class Membership:
@@ -154,6 +157,20 @@ class Membership:
             return False
         peer.address = address
         return True
+
+    def asked(self, name: str, round: int) -> None:
+        """The peer has asked for updates of ``round``."""
+        peer = self._peers[name]
+        if peer.round != round:
+            peer.round, peer.since = round, self._monotonic()
+
+    def beyond(self, name: str, round: int, seconds: float) -> bool:
+        """Whether the peer has been in a later round than ``round`` for so long.
+
+        Rounds only go up: what it has not offered of ``round`` by then, it will not publish.
+        """
+        peer = self._peers[name]
+        return peer.round > round and self._monotonic() - peer.since > seconds
 
     def alive(self, name: str) -> bool:
         """Whether the peer was heard recently; until it had the time to be, it counts as alive."""

@@ -261,8 +261,8 @@ class GossipNode:
         """Wait for the updates of ``round`` and return them, sorted by origin.
 
         It ends when every origin's update is here; when those that are missing are of peers that
-        this node does not hear any more, and ``minimum`` are here; or at the deadline. After that
-        the next round is open.
+        this node does not hear any more, or that went on to a later round without publishing for
+        this one, and ``minimum`` are here; or at the deadline. After that the next round is open.
 
         Parameters
         ----------
@@ -401,7 +401,12 @@ class GossipNode:
     def _may_come(self, origin: str) -> bool:
         """Whether an update that is missing is worth waiting for."""
         # From whom it can come: who offers it, or else the origin. Who is not asked is not judged.
-        sources = self._inbox.sources(origin) or {origin}
+        sources = self._inbox.sources(origin)
+        if not sources:
+            patience = self._settings.answer_timeout  # what it has, it would have offered by then
+            if self.membership.beyond(origin, self._inbox.round, patience):
+                return False
+            sources = {origin}
         return any(name not in self._links or self.membership.alive(name) for name in sources)
 
     async def _read(self, entry: Entry) -> Update | None:

@@ -139,7 +139,7 @@ class Server:
                     "a request names members of the consortium and identities of 32 bytes, "
                     f"{MAX_LIST} of each at most",
                 )
-            self._membership[peer].round = min(request.round, MAX_ROUND)
+            self._membership.asked(peer, min(request.round, MAX_ROUND))
             if request.address and self._membership.move(peer, request.address):
                 self._moved(peer)
             entries = await self._wait_for_news(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,21 @@ def test_a_node_leaves_and_comes_back_at_another_address(tmp_path: Path) -> None
             assert node.published == 1
             heard = await one_round(nodes, 3, minimum=2)
             assert heard["A"] == ["B", "C"]
+
+    run(main())
+
+
+def test_nobody_waits_for_a_peer_that_went_on_to_a_later_round(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with LocalNodes("ABC", tmp_path, settings=QUICK) as nodes:
+            await nodes["B"].follow(5)  # it was away, and came back where it will go on
+            await nodes["C"].publish(1, payload("C", 1), layout_digest=LAYOUT)
+            await nodes["C"].follow(2)  # it is done with round 1, and has offered its update
+            began = time.monotonic()
+            updates = await nodes["A"].gather(1, deadline=40, minimum=1)
+            assert [update.envelope.origin for update in updates] == ["C"]
+            assert time.monotonic() - began < 20
+            assert nodes["A"].alive()["B"]
 
     run(main())
 

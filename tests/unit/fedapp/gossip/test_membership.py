@@ -97,3 +97,17 @@ def test_a_peer_can_move_to_an_address_and_to_nothing_else(membership):
     assert not membership.move("B", "10.0.0.2:9001")
     assert not membership.move("B", "unix:/etc/passwd")
     assert membership["B"].address == "10.0.0.2:9001"
+
+
+def test_a_peer_is_beyond_a_round_once_it_has_asked_for_a_later_one_long_enough(membership, clock):
+    membership.asked("B", 3)
+    clock.now += 5
+    membership.asked("B", 3)
+    clock.now += 6
+
+    assert membership.beyond("B", 2, 10.0)
+    assert not membership.beyond("B", 2, 12.0)
+    assert not membership.beyond("B", 3, 10.0)
+    assert not membership.beyond("C", 2, 10.0)
+    membership.asked("B", 4)
+    assert not membership.beyond("B", 2, 10.0)
