@@ -90,7 +90,7 @@ def refused(
             FAULTS[name][0](sites, sites.folder("Bern"))
             running[name] = sites.peer("Bern")
         for name, process in running.items():
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=180)
             done[name] = subprocess.CompletedProcess(name, process.returncode, output, errors)
     return done
 
@@ -107,12 +107,12 @@ def test_a_bad_start_is_one_sentence(
 def test_a_taken_port_and_a_taken_store_are_named(sites: PeerProcesses) -> None:
     wait_for_line(sites.peer("Bern"), "listens on")
     second = sites.peer("Bern")
-    output, errors = second.communicate(timeout=60)
+    output, errors = second.communicate(timeout=180)
     done = subprocess.CompletedProcess("second", second.returncode, output, errors)
     assert_one_sentence(done, 1, "belongs to another node that runs")
 
     sites.write_site("Bern", store="other")
     third = sites.peer("Bern")
-    output, errors = third.communicate(timeout=60)
+    output, errors = third.communicate(timeout=180)
     done = subprocess.CompletedProcess("third", third.returncode, output, errors)
     assert_one_sentence(done, 1, "cannot be opened; another program may have it")

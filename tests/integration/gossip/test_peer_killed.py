@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from desk import wait_for_line
-from engine_peer import DEADLINE, POINTS, expected
+from engine_peer import POINTS, expected
 from peers import QUICK, PeerProcesses, terminate
 
 from fedapp.gossip.ledger import LedgerEntry, newest, read_ledger
@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 OTHERS, VICTIM = ("Aarau", "Bern", "Chur"), "Davos"
 SIZE = 200_000  # four chunks
+LONGEST = 30.0  # seconds of a round, on a machine that others use too; a deadline is twice that
 SETTINGS = {**QUICK, "dead-after": 2.0, "digest-wait": 0.5}
 
 
@@ -40,7 +41,7 @@ def missed(entries: list[LedgerEntry]) -> int:
 
 
 def wait_for(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not found():
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -57,7 +58,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with PeerProcesses(
         tmp_path_factory.mktemp("sites"), [*OTHERS, VICTIM], gossip=SETTINGS
     ) as sites:
-        size = ("--size", str(SIZE))
+        size = ("--size", str(SIZE), "--deadline", str(2 * LONGEST))
         steady = {name: sites.trainer(name, *size) for name in OTHERS}
         codes, torn = {}, {}
         for point in POINTS:
@@ -66,7 +67,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             if point == "closing":
                 wait_for_line(victim, "done")
                 victim.send_signal(signal.SIGTERM)
-            victim.communicate(timeout=60)
+            victim.communicate(timeout=120)
             codes[point] = victim.returncode
             ledger = sites.folder(VICTIM) / "ledger.jsonl"
             torn[point] = bool(ledger.read_bytes()) and not ledger.read_bytes().endswith(b"\n")
@@ -104,7 +105,7 @@ def test_the_others_go_on_and_hear_it_again(story: Story, name: str) -> None:
     entries = newest(story.ledgers[name])
     assert [e.round for e in entries] == list(range(1, len(entries) + 1))  # none was left out
     times = [e.time for e in entries]
-    assert max(b - a for a, b in pairwise(times)) < DEADLINE / 2
+    assert max(b - a for a, b in pairwise(times)) < LONGEST
     others = set(OTHERS) - {name}
     assert all({h.origin for h in e.heard} >= others for e in entries)
     alone = [e.round for e in entries if VICTIM in e.missing]
