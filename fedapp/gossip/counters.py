@@ -2,33 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from fedapp.gossip.traffic import Traffic
 
 _REMEMBERED = 10_000
-
-
-@dataclass
-class Traffic:
-    """What one round cost.
-
-    Attributes
-    ----------
-    sent_bytes, received_bytes : int
-        Of all messages.
-    sent_messages, received_messages : int
-    payload_sent, payload_received : int
-        Bytes of updates among them.
-    resent : int
-        Bytes of updates that were received and not kept, so that they had to come again.
-    """
-
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    sent_messages: int = 0
-    received_messages: int = 0
-    payload_sent: int = 0
-    payload_received: int = 0
-    resent: int = 0
 
 
 class Counters:
@@ -63,8 +39,4 @@ class Counters:
 
     def total(self) -> Traffic:
         """Return the sum over all rounds that are remembered."""
-        total = Traffic()
-        for traffic in self.rounds.values():
-            for name, value in vars(traffic).items():
-                setattr(total, name, getattr(total, name) + value)
-        return total
+        return sum(self.rounds.values(), Traffic())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fedapp.errors import LedgerError
-from fedapp.gossip.traffic import RoundTraffic
+from fedapp.gossip.traffic import Traffic
 from fedapp.hash_chain import HashChain, Link, read_chain
 from fedapp.text import clean, shown, site_name
 
@@ -72,7 +73,7 @@ class LedgerEntry(_Record):
         Sorted by origin.
     missing : tuple of str
         Neighbours of whom nothing arrived before the deadline, sorted.
-    traffic : RoundTraffic
+    traffic : Traffic
     """
 
     run: str
@@ -83,7 +84,7 @@ class LedgerEntry(_Record):
     own_weight: Annotated[float, Field(ge=0, le=1)] = 1.0
     heard: tuple[Heard, ...] = ()
     missing: tuple[Name, ...] = ()
-    traffic: RoundTraffic = RoundTraffic()
+    traffic: Traffic = Field(default_factory=Traffic)
 
 
 class Ledger:
@@ -123,7 +124,7 @@ class Ledger:
         missing: Iterable[str] = (),
         own_digest: str | None = None,
         own_weight: float = 1.0,
-        traffic: RoundTraffic = RoundTraffic(),  # noqa: B008 - frozen
+        traffic: Traffic | None = None,
     ) -> LedgerEntry:
         """Append what happened in a round; it is on the disk when this returns.
 
@@ -144,7 +145,7 @@ class Ledger:
                 own_weight=own_weight,
                 heard=tuple(sorted(heard, key=lambda one: one.origin)),
                 missing=tuple(sorted(missing)),
-                traffic=traffic,
+                traffic=replace(traffic) if traffic else Traffic(),  # counting goes on
             )
         except ValidationError as error:
             raise LedgerError(

@@ -12,7 +12,6 @@ from fedapp.gossip.identity import Identity
 from fedapp.gossip.membership import Standing
 from fedapp.gossip.node import GossipNode
 from fedapp.gossip.start import Start
-from fedapp.gossip.traffic import RoundTraffic
 
 Say = Callable[[str], None]
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -90,7 +89,7 @@ async def run_peer(start: Start, engine: Engine | None = None, say: Say = print)
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
         await _close(node)
-    say(f"{start.name} has ended: {RoundTraffic(**vars(node.traffic.total())).sentence()}")
+    say(f"{start.name} has ended: {node.traffic.total().sentence()}")
 
 
 def status(node: GossipNode) -> str:
@@ -102,7 +101,7 @@ def status(node: GossipNode) -> str:
         f"round {node.round}",
         f"alive: {', '.join(map(_with_clock, alive)) or 'nobody'}",
         *([f"silent: {', '.join(silent)}"] if silent else []),
-        RoundTraffic(**vars(node.traffic.now)).sentence(),
+        node.traffic.now.sentence(),
     ]
     return "; ".join(parts)
 

@@ -1,12 +1,12 @@
-"""What a round of one node cost on the wire, as it is recorded and printed."""
+"""What a round of one node cost on the wire: counted, recorded and printed."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
 
-@dataclass(frozen=True)
-class RoundTraffic:
+@dataclass
+class Traffic:
     """Bytes and messages of one node in one round, or in several, see `fedapp.gossip.counters`.
 
     Attributes
@@ -28,9 +28,9 @@ class RoundTraffic:
     payload_received: int = 0
     resent: int = 0
 
-    def __add__(self, other: RoundTraffic) -> RoundTraffic:
+    def __add__(self, other: Traffic) -> Traffic:
         mine, theirs = asdict(self), asdict(other)
-        return RoundTraffic(**{name: mine[name] + theirs[name] for name in mine})
+        return Traffic(**{name: mine[name] + theirs[name] for name in mine})
 
     def sentence(self) -> str:
         """Return it in words, for the line of a round."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedapp.gossip.ledger import LedgerEntry
-from fedapp.gossip.traffic import RoundTraffic
+from fedapp.gossip.traffic import Traffic
 from fedapp.report.cards import card
 from fedapp.report.heat_map import FAINTEST, heat_map
 from fedapp.report.ledgers import Ledgers
@@ -121,7 +121,7 @@ def _traffic(ledgers: Ledgers) -> Html:
 
 
 def _traffic_row(node: str, entries: Sequence[LedgerEntry]) -> Html:
-    total = sum((entry.traffic for entry in entries), RoundTraffic())
+    total = sum((entry.traffic for entry in entries), Traffic())
     rounds = len(entries)
     cells = (
         f"{rounds}",

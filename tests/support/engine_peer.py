@@ -34,7 +34,6 @@ from fedapp.gossip.peer import run_peer
 from fedapp.gossip.replay import ReplayGuard
 from fedapp.gossip.server import Server
 from fedapp.gossip.store import Store
-from fedapp.gossip.traffic import RoundTraffic
 
 LAYOUT = "ab" * 32
 DEADLINE = 20.0  # seconds; far more than a round takes where nobody is away
@@ -168,7 +167,6 @@ class Predictable:
                     weight=1 / (len(updates) + 1),
                 )
             )  # fmt: skip
-        counted = node.traffic.rounds.get(round_)
         self._ledger.record(
             round_,
             heard,
@@ -176,7 +174,7 @@ class Predictable:
             missing=node.origins - {one.origin for one in heard},
             own_digest=envelope.payload_digest,
             own_weight=1 / (len(updates) + 1),
-            traffic=RoundTraffic(**vars(counted)) if counted else RoundTraffic(),
+            traffic=node.traffic.rounds.get(round_),
         )
         print(json.dumps({"round": round_, "heard": [one.origin for one in heard]}), flush=True)
 

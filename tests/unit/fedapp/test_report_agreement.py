@@ -11,7 +11,7 @@ import pytest
 from run_folders import write_run
 
 from fedapp.gossip.ledger import Heard, Ledger
-from fedapp.gossip.traffic import RoundTraffic
+from fedapp.gossip.traffic import Traffic
 from fedapp.report import write_report
 from fedapp.report.heat_map import FAINTEST, LEVELS, heat_map, shade
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
             heard,
             time=1.0,
             missing=["Ulm"] if round_ == 3 else [],
-            traffic=RoundTraffic(2_000_000, 1_000_000, 3, 3, resent=500),
+            traffic=Traffic(2_000_000, 1_000_000, 3, 3, resent=500),
         )
     ledger.close()
     return run

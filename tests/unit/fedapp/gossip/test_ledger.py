@@ -9,7 +9,7 @@ import pytest
 
 from fedapp.errors import LedgerError
 from fedapp.gossip.ledger import Heard, Ledger, LedgerEntry, newest, read_ledger
-from fedapp.gossip.traffic import RoundTraffic
+from fedapp.gossip.traffic import Traffic
 from fedapp.hash_chain import HashChain
 
 A, B = "a" * 64, "b" * 64
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_round_is_kept_as_it_was(path: Path) -> None:
     ledger = Ledger(path, "run-1", "Bern")
-    traffic = RoundTraffic(1, 2, 3, 4, 5, 6, 7)
+    traffic = Traffic(1, 2, 3, 4, 5, 6, 7)
     entry = ledger.record(
         1, [GOOD, BAD], time=12.5, missing=["Ulm", "Linz"], own_digest=B, own_weight=0.75,
         traffic=traffic,
