@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -97,7 +98,7 @@ def train(
         for step, group in zip(range(steps), groups, strict=False):
             rate = learning_rate(first_step + step, total_steps, config.train)
             set_learning_rate(optimizer, rate)
-            loss = _backward(resident, items, group, cast)
+            loss = rule.gradients(partial(_backward, resident, items, group, cast))
             rule.transform_gradients()
             if config.train.clip_norm:
                 nn.utils.clip_grad_norm_(trained, config.train.clip_norm)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from client_app.algorithms.base import LocalAlgorithm
 from client_app.methods.base import LocalRule
@@ -57,6 +60,10 @@ class Composed(LocalRule):
         """Begin both."""
         self.rule.begin(received, settings, steps)
         self.algorithm.begin(received, settings, steps)
+
+    def gradients(self, backward: Callable[[], Tensor]) -> Tensor:
+        """Let the algorithm say where the method computes its gradients."""
+        return self.algorithm.gradients(partial(self.rule.gradients, backward))
 
     def transform_gradients(self) -> None:
         """Let the method add its penalty, then the algorithm its correction."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedapp.adapter import Adapter
@@ -10,6 +10,8 @@ from fedapp.config import RunConfig, Scalar
 from fedapp.state import State
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from client_app.parameters import AdapterParameters
 
 
@@ -54,6 +56,14 @@ class LocalRule:
         self, received: Mapping[str, Adapter], settings: Mapping[str, Scalar], steps: int
     ) -> None:
         """Look at what was received; ``steps`` optimiser steps are planned."""
+
+    def gradients(self, backward: Callable[[], Tensor]) -> Tensor:
+        """Leave the task's gradients of an optimiser step in ``.grad``; return its loss.
+
+        ``backward`` adds those at the parameters' present values and returns the loss there. It
+        may be called at other points; the parameters are to be as before in the end.
+        """
+        return backward()
 
     def transform_gradients(self) -> None:
         """Change ``.grad`` after the backward pass and before clipping, once an optimiser step.
