@@ -43,6 +43,14 @@ class TrainResult:
     steps: int
     seconds: float
 
+    def numbers(self) -> dict[str, float]:
+        """Return what a site reports of it."""
+        return {
+            "train_loss": self.loss,
+            "steps": float(self.steps),
+            "training_seconds": self.seconds,
+        }
+
 
 def train(
     resident: ResidentModel,

@@ -29,6 +29,7 @@ from fedapp.config_algorithms import (
     FedyogiSection,
     ScaffoldSection,
 )
+from fedapp.config_ditto import DittoSection
 from fedapp.config_dysco import DyscoSection
 from fedapp.config_relations import check_relations
 from fedapp.config_section import Names, Section, setting, split
@@ -267,6 +268,7 @@ class RunConfig(Section):
     svd: SvdSection = Field(default_factory=SvdSection)
     subspace_reg: SubspaceRegSection = Field(default_factory=SubspaceRegSection)
     dysco: DyscoSection = Field(default_factory=DyscoSection)
+    ditto: DittoSection = Field(default_factory=DittoSection)
     fedavgm: FedavgmSection = Field(default_factory=FedavgmSection)
     fedprox: FedproxSection = Field(default_factory=FedproxSection)
     scaffold: ScaffoldSection = Field(default_factory=ScaffoldSection)

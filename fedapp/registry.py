@@ -79,6 +79,11 @@ METHODS: dict[str, Method] = {
         "train A and B, average A; every site keeps its own B and head (FedSA-LoRA)",
         personal="B of every pair and the heads",
     ),
+    "ditto": Method(
+        "server_app.strategies.fedavg:FedAvg",
+        "client_app.methods.ditto:Ditto",
+        "fedavg, and beside it every site trains a model of its own near the shared one (Ditto)",
+    ),
 }
 
 

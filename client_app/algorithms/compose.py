@@ -79,6 +79,10 @@ class Composed(LocalRule):
         """Return the payloads of both."""
         return {**self.rule.finish(received), **self.algorithm.finish(received)}
 
+    def apart(self) -> LocalRule | None:
+        """As the method says; the algorithm is for the model that all share."""
+        return self.rule.apart()
+
     def numbers(self) -> dict[str, float]:
         """Return the numbers of both."""
         return {**self.rule.numbers(), **self.algorithm.numbers()}

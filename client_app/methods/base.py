@@ -81,6 +81,15 @@ class LocalRule:
         """
         return {"adapter": self.parameters.read()}
 
+    def apart(self) -> LocalRule | None:
+        """Return the rule by which the site then trains a model of its own; None: it has none.
+
+        Asked before training. Once the contribution is read (`finish`, `numbers`), the model that
+        the other rule's `start` returns is trained for as many steps, and is the personal model;
+        `state_dict` finds it in the parameters. Its own payloads and state are not asked for.
+        """
+        return None
+
     def numbers(self) -> dict[str, float]:
         """Scalars to report with the reply, such as the penalty's last value."""
         return {}

@@ -85,6 +85,7 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         pytest.param("dysco", "scaffold", "before checkpoint", marks=pytest.mark.slow),
         pytest.param("dysco", "fedavgm", "between rounds", marks=pytest.mark.slow),
         ("fedsa-lora", "fedavg", "before checkpoint"),
+        ("ditto", "fedavg", "before checkpoint"),
     ],
 )
 def test_resume_is_bit_identical(
@@ -140,6 +141,26 @@ def test_fedsa_lora_end_to_end(settings: Settings) -> None:
         assert phases["received"]["loss"] != phases["personal"]["loss"]
     card = (folder.adapter / "README.md").read_text()
     assert "B of every pair and the heads" in card
+
+
+def test_ditto_shares_what_fedavg_shares_and_tests_what_it_keeps(settings: Settings) -> None:
+    plain = run(settings("plain", method="fedavg"))
+    folder = run(settings("ditto", method="ditto", ditto__lambda=0.5))
+
+    one, other = summary(plain), summary(folder)
+    assert one["adapter_digest"] == other["adapter_digest"]
+    for site, phases in other["sites"].items():
+        assert phases["received"] == one["sites"][site]["received"]
+        assert phases["personal"]["loss"] != one["sites"][site]["personal"]["loss"]
+    rows = {
+        f.path.name: [r for r in f.read_metrics() if r["phase"] == "personal"]
+        for f in (plain, folder)
+    }
+    assert [r["bytes_up"] for r in rows["plain"]] == [r["bytes_up"] for r in rows["ditto"]]
+    for row in rows["ditto"]:
+        assert row["own_steps"] == row["steps"]
+        assert row["own_distance"] > 0
+        assert row["state_round"] == row["round"] - 1
 
 
 def test_a_site_without_its_own_part_is_named_at_the_end(
