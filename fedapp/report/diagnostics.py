@@ -49,6 +49,23 @@ DIAGNOSTICS = (
         low=-1.0,
     ),
     Diagnostic(
+        "consistency",
+        "Consistency of the updates",
+        "Drift diversity: what the hospitals move, over what the merge of all moves. 1: all move "
+        "alike; about their number: their work is unrelated. Below it the mean cosine of the two.",
+        {"drift diversity": "drift_diversity", "cosine": "movement_cosine"},
+        low=None,
+        high=None,
+    ),
+    Diagnostic(
+        "movement",
+        "Movement",
+        "Squared distance from the received model to a hospital's trained one, the mean over "
+        "hospitals.",
+        {"hospitals": "client_movement"},
+        high=None,
+    ),
+    Diagnostic(
         "merge",
         "Merge error",
         "Distance of the merged model from the exact mean of the hospitals' models, relative to "
