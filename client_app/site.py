@@ -16,6 +16,7 @@ from client_app.evaluation import evaluate
 from client_app.failures import to_failure
 from client_app.feedback import encode_payloads
 from client_app.folding import Folding
+from client_app.gsnr import measure_gsnr
 from client_app.interference import measure_interference
 from client_app.local_round import train_round
 from client_app.methods.base import LocalRule
@@ -140,6 +141,7 @@ class LocalSite:
         disturbed = measure_interference(
             work.resident, items, config, received, site=self.data.site, round=instruction.round
         )
+        signal = measure_gsnr(work.resident, items, rule, config)
         trained = train_round(
             work.resident,
             items,
@@ -162,6 +164,7 @@ class LocalSite:
         numbers = {
             **trained.numbers,
             **disturbed,
+            **signal,
             "evaluation_seconds": seconds_before + seconds_after,
         }
         state = {f"{_METHOD}{name}": value for name, value in rule.state_dict().items()}

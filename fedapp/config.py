@@ -54,6 +54,7 @@ NEUTRAL = frozenset(
         "federation.keep-checkpoints",
         "federation.progress-interval",
         "federation.interference",
+        "federation.gsnr",
         "dysco.export-rank",
         "train.generate-tokens",
         "train.generate-examples",
@@ -217,6 +218,13 @@ class FederationSection(Section):
         False,
         "measure at every site how far the others' updates of the last round move its layers; "
         "costs a message more of the size of an update",
+    )
+    gsnr: int = setting(
+        0,
+        "records of every site's probe set on which the gradients' signal to noise ratio is "
+        "measured every round; 0: it is not",
+        "records",
+        ge=0,
     )
     keep_checkpoints: int = setting(2, "newest checkpoints kept", ge=1, le=1000)
     progress_interval: float = setting(5.0, "time between progress lines", "s", gt=0)

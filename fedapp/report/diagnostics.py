@@ -74,6 +74,14 @@ DIAGNOSTICS = (
         high=None,
     ),
     Diagnostic(
+        "gsnr",
+        "Signal to noise of the gradients",
+        "Squared mean over variance of the gradients of a hospital's single records, over the "
+        "trained numbers of the model that a round begins with; the mean over hospitals.",
+        {"mean of numbers": "gsnr", "median of numbers": "gsnr_median"},
+        high=None,
+    ),
+    Diagnostic(
         "interference",
         "Interference",
         "How far the work of the round before moves the adapted layers' outputs at a hospital: the "
