@@ -122,17 +122,17 @@ class DataSection(Section):
     )
     stratum_column: str = setting(
         "",
-        "column that dirichlet and the splits go by where there is no label; empty: none",
+        "column that stratum, dirichlet and the splits go by where there is no label; empty: none",
     )
     site_column: str = setting("site", "column with the hospital, for partition=natural")
     labels: Names = setting("", "labels in their order; empty: the sorted values found")
-    partition: Literal["natural", "dirichlet", "iid"] = setting(
-        "natural", "how records are dealt to sites"
+    partition: Literal["natural", "stratum", "dirichlet", "iid"] = setting(
+        "natural", "how records are dealt to sites; stratum: every task, or label, is a site"
     )
     sites: int = setting(
         4,
-        "number of sites for dirichlet and iid; natural sites are as many as the source has, and "
-        "the number is only a hint for `fedapp run`: how many nodes to simulate",
+        "number of sites for dirichlet and iid; natural sites and strata are as many as the source "
+        "has, and the number is only a hint for `fedapp run`: how many nodes to simulate",
         ge=1,
         le=10000,
     )
