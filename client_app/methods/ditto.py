@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import Parameter
 
 from client_app.methods.base import LocalRule
 from client_app.parameters import AdapterParameters
+from client_app.pull import Pull
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig, Scalar
 from fedapp.state import State
@@ -55,13 +54,11 @@ class OwnModel(LocalRule):
         v after the site's last round.
     """
 
-    _pulls: tuple[tuple[Parameter, Tensor], ...] = ()
-
     def __init__(
         self, config: RunConfig, parameters: AdapterParameters, kept: Adapter | None
     ) -> None:
         super().__init__(config, parameters)
-        self._kept = kept
+        self._kept, self._pull = kept, Pull()
 
     def start(self, received: Mapping[str, Adapter]) -> Adapter:
         """Return v."""
@@ -72,26 +69,15 @@ class OwnModel(LocalRule):
     ) -> None:
         """Remember where the shared model was."""
         shared = dict(received["adapter"].arrays())
-        self._pulls = tuple(
+        self._pull = Pull(
             (parameter, torch.tensor(shared[name], device=parameter.device))
             for name, parameter in self.parameters.named_arrays()
         )
 
-    @torch.no_grad()
     def transform_gradients(self) -> None:
         """Add the penalty's gradient."""
-        weight = self.config.ditto.lambda_
-        if not weight:
-            return
-        for parameter, target in self._pulls:
-            pull = weight * (parameter - target)
-            if parameter.grad is None:  # no path from the task's loss
-                parameter.grad = pull
-            else:
-                parameter.grad += pull
+        self._pull.add(self.config.ditto.lambda_)
 
-    @torch.no_grad()
     def numbers(self) -> dict[str, float]:
         """``own_distance``, that is ``||v - w_g||`` after training."""
-        squares = [(array - target).double().square().sum() for array, target in self._pulls]
-        return {"own_distance": float(sum(squares)) ** 0.5}
+        return {"own_distance": self._pull.distance()}
