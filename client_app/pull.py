@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -37,4 +38,4 @@ class Pull:
     def distance(self) -> float:
         """Return ``||w - w_0||``."""
         squares = [(array - target).double().square().sum() for array, target in self._pairs]
-        return float(sum(squares)) ** 0.5
+        return math.sqrt(sum(squares))
