@@ -85,7 +85,7 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         pytest.param("dysco", "scaffold", "before checkpoint", marks=pytest.mark.slow),
         pytest.param("dysco", "fedavgm", "between rounds", marks=pytest.mark.slow),
         ("fedsa-lora", "fedavg", "before checkpoint"),
-        ("ditto", "fedavg", "before checkpoint"),
+        pytest.param("ditto", "fedavg", "before checkpoint", marks=pytest.mark.slow),
     ],
 )
 def test_resume_is_bit_identical(
