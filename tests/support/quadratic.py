@@ -43,6 +43,9 @@ SGD = {
 }
 """Plain SGD; every step has the whole loss, so that a site takes as many steps as it has items."""
 
+UNTOLD = ("train_loss", "training_seconds")
+"""What a site tells of its training that no coordinator computes with."""
+
 
 def quadratic_config(**flat: Any) -> RunConfig:
     """Return settings on top of `SGD`; keyword arguments use ``__`` for dots."""
@@ -146,7 +149,7 @@ class QuadraticSite:
             Action.TRAIN,
             payloads={name: pack(adapter) for name, adapter in trained.payloads.items()},
             weight=self.examples,
-            numbers=trained.numbers,
+            numbers={n: v for n, v in trained.numbers.items() if n not in UNTOLD},
         )
 
 
