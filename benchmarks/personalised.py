@@ -34,6 +34,7 @@ from benchmarks.sweep import Results, Run, Runs, spread
 LOCAL = "local-only"
 SIX = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 THREE = (2e-3, 8e-3, 3.2e-2)
+RATE_SCALE = {"tiny": 1.0, "smollm2": 0.25}
 GRID = 6
 Settings = dict[str, Any]
 
@@ -49,9 +50,9 @@ class Row:
     passes: int = 1
     """Forward and backward passes for each step of a plain method."""
 
-    def points(self) -> Iterator[tuple[str, Settings]]:
+    def points(self, model: str) -> Iterator[tuple[str, Settings]]:
         """Yield the name and the settings of every point."""
-        for rate in self.rates:
+        for rate in (RATE_SCALE[model] * rate for rate in self.rates):
             at_rate = {**self.settings, "train.learning-rate": rate}
             for value in self.values:
                 yield f"lr {rate:g}, {self.knob} {value:g}", {**at_rate, self.knob: value}
@@ -91,8 +92,9 @@ MODELS: dict[str, Settings] = {
         "model.source": "embedded:smollm2",
         "model.max-length": 160,
         "lora.targets": "q_proj,v_proj",
-        "federation.rounds": 4,
+        "federation.rounds": 3,
         "train.local-epochs": 1,
+        "train.max-steps": 5,  # a step of 8 records takes some 5 s of a CPU core
         "train.generate-tokens": 32,
     },
 }
@@ -132,7 +134,7 @@ def key(model: str, setting: str, row: str, point: str, run: str) -> str:
 
 def tune(results: Results, model: str, setting: str, source: str, row: str) -> None:
     """Run a row at every point of its grid."""
-    for point, at_point in ROWS[row].points():
+    for point, at_point in ROWS[row].points(model):
         flat = {
             **COMMON, **MODELS[model], **at_point,
             "data.source": source,
@@ -145,7 +147,7 @@ def tune(results: Results, model: str, setting: str, source: str, row: str) -> N
 def chosen(runs: Runs, model: str, setting: str, row: str) -> str | None:
     """Return the point of the lowest validation loss; None before all have run."""
     source = "fedavg" if row == LOCAL else row
-    points = [point for point, _ in ROWS[source].points()]
+    points = [point for point, _ in ROWS[source].points(model)]
     tried = {p: runs.get(key(model, setting, source, p, "tune")) for p in points}
     losses = {p: _loss(run, row) for p, run in tried.items() if run is not None}
     return min(losses, key=losses.__getitem__) if len(losses) == GRID else None
@@ -163,7 +165,7 @@ def final(results: Results, model: str, setting: str, source: str, row: str, see
     wanted = {chosen(runs, model, setting, row)}
     if row == "fedavg":
         wanted.add(chosen(runs, model, setting, LOCAL))
-    points = dict(ROWS[row].points())
+    points = dict(ROWS[row].points(model))
     for point in sorted(p for p in wanted if p is not None):
         flat = {
             **COMMON, **MODELS[model], **points[point],
@@ -217,7 +219,10 @@ def _curve(runs: list[Run], name: str) -> list[float]:
 RESULTS = Results(
     Path(__file__).resolve().parent / "results" / "personalised.json",
     lambda runs: {
-        "grids": {name: [point for point, _ in row.points()] for name, row in ROWS.items()},
+        "grids": {
+            model: {name: [point for point, _ in row.points(model)] for name, row in ROWS.items()}
+            for model in MODELS
+        },
         "table": table(runs),
     },
 )

@@ -27,13 +27,13 @@ def entry(validation: float, test: float, alone: float = 0.0) -> dict[str, Any]:
 
 def test_every_row_is_tried_at_as_many_points() -> None:
     for name, row in personalised.ROWS.items():
-        points = dict(row.points())
+        points = dict(row.points("smollm2"))
         assert len(points) == personalised.GRID, name
         assert len({json.dumps(settings) for settings in points.values()}) == personalised.GRID
 
 
 def test_the_lowest_validation_loss_is_chosen_whatever_the_test_says() -> None:
-    points = [point for point, _ in personalised.ROWS["fedavg"].points()]
+    points = [point for point, _ in personalised.ROWS["fedavg"].points("tiny")]
     runs = {
         personalised.key("tiny", "tasks", "fedavg", point, "tune"): entry(
             abs(n - 2), float(n), abs(n - 4)
