@@ -71,12 +71,18 @@ def tasks(path: Path | None) -> Iterator[Record]:
         yield from medquad(path, IN_MIXTURE)
 
 
+def folder() -> Path:
+    """Return where the files are, in the cache folder."""
+    path = cache_folder() / "benchmarks"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def written(name: str, records: Callable[[], Iterator[Record]]) -> str:
-    """Write a file into the cache folder and return its path."""
-    path = cache_folder() / "benchmarks" / f"{name}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, "".join(json.dumps(r) + "\n" for r in records()).encode(), mode=0o644)
-    return str(path)
+    """Write a file and return its name."""
+    text = "".join(json.dumps(record) + "\n" for record in records())
+    write_bytes(folder() / f"{name}.jsonl", text.encode())
+    return f"{name}.jsonl"
 
 
 def _heart(fields: dict[str, object], site: str) -> Record:

@@ -21,6 +21,7 @@ end; a run that is there is not repeated, and several processes may run at once,
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -254,7 +255,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="medquad_short.jsonl.gz")
     options = parser.parse_args()
     if options.stage != "print":
-        for setting, source in sources(options.data).items():
+        data = options.data.resolve() if options.data else None
+        os.chdir(clients.folder())  # so that no path of this machine is in the results
+        for setting, source in sources(data).items():
             if options.settings and setting not in options.settings:
                 continue
             for model in options.models:

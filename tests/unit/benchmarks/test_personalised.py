@@ -60,6 +60,7 @@ def test_the_clients_have_no_task_in_common(
     texts = [(f"text {n}", n % 2, site) for site in ("Films", "Tweets") for n in range(30)]
     monkeypatch.setattr(clients, "sentiment", lambda: iter(_sentiment(texts)))
     monkeypatch.setattr(clients, "cache_folder", lambda: tmp_path)
+    monkeypatch.chdir(clients.folder())
     medquad = tmp_path / "medquad.jsonl.gz"
     with gzip.open(medquad, "wt") as file:
         for n in range(60):
