@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 
 from fedapp.config_algorithms import FedavgmSection, FedproxSection, ScaffoldSection
 from fedapp.config_dysco import DyscoSection
+from fedapp.config_pflalign import PflalignSection
 from fedapp.config_section import Names, Section, setting, split
 from fedapp.errors import ConfigError
 from fedapp.registry import METHODS
@@ -260,6 +261,7 @@ class RunConfig(Section):
     svd: SvdSection = Field(default_factory=SvdSection)
     subspace_reg: SubspaceRegSection = Field(default_factory=SubspaceRegSection)
     dysco: DyscoSection = Field(default_factory=DyscoSection)
+    pflalign: PflalignSection = Field(default_factory=PflalignSection)
     fedavgm: FedavgmSection = Field(default_factory=FedavgmSection)
     fedprox: FedproxSection = Field(default_factory=FedproxSection)
     scaffold: ScaffoldSection = Field(default_factory=ScaffoldSection)

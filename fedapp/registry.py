@@ -22,6 +22,8 @@ class Method:
     summary: str
     personal: str = ""
     """What is each site's own and stays there, so that there is no one model; empty: nothing."""
+    offset: str = ""
+    """What each site adds to the one model, and keeps; empty: nothing."""
 
 
 METHODS: dict[str, Method] = {
@@ -70,6 +72,12 @@ METHODS: dict[str, Method] = {
         "client_app.methods.fedsa_lora:FedSaLora",
         "train A and B, average A; every site keeps its own B and head (FedSA-LoRA)",
         personal="B of every pair and the heads",
+    ),
+    "pflalign": Method(
+        "server_app.strategies.pflalign:PflAlign",
+        "client_app.methods.pflalign:PflAlign",
+        "sites weigh gradients by how sure they are, and begin at offsets of their own (pFLAlign)",
+        offset="an offset to every number of it",
     ),
 }
 
