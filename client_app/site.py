@@ -193,6 +193,9 @@ class LocalSite:
         items = self._training_items(work)
         work.resident.parameters.load(work.receive()["adapter"])
         epochs = config.train.local_epochs * config.federation.rounds
+        # With the method's own optimiser, for which the rate is meant.
+        stepping = build_rule(config, work.resident.parameters).optimizer_settings()
+        config = config.model_copy(update={"train": stepping})
         result = train(
             work.resident,
             items,

@@ -251,6 +251,16 @@ def test_clipping_bounds_the_step_and_not_the_withdrawal(tmp_path: Path, initial
         np.testing.assert_allclose(array, start, atol=1e-5, err_msg=name)
 
 
+def test_a_site_that_trains_alone_takes_the_steps_that_the_rate_is_for(initial: Adapter) -> None:
+    budget = {"federation.rounds": 1, "federation.local-only": True}
+    alone = ask(None, initial, action=Action.LOCAL_ONLY, **budget)
+    plain = ask(None, initial, action=Action.LOCAL_ONLY, **PLAIN, **budget)
+    adamw = ask(None, initial, action=Action.LOCAL_ONLY, method="fedavg", **budget)
+
+    assert alone.numbers["train_loss"] == plain.numbers["train_loss"]
+    assert alone.numbers["train_loss"] != adamw.numbers["train_loss"]
+
+
 def test_without_an_identity_of_the_run_it_is_refused(initial: Adapter) -> None:
     reply = make_site().execute(
         Instruction(Action.TRAIN, "north", make_config(), 1, payloads={"adapter": pack(initial)})
