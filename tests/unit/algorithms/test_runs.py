@@ -144,9 +144,8 @@ def test_fedsa_lora_end_to_end(settings: Settings) -> None:
     assert "B of every pair and the heads" in card
 
 
-def test_a_site_without_its_own_part_is_named_at_the_end(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _hungary_loses_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove what the site keeps before the final test."""
     from server_app.rounds import RoundLoop
 
     test = RoundLoop._final_test
@@ -156,6 +155,12 @@ def test_a_site_without_its_own_part_is_named_at_the_end(
         test(loop, roster)
 
     monkeypatch.setattr(RoundLoop, "_final_test", lost)
+
+
+def test_a_site_without_its_own_part_is_named_at_the_end(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _hungary_loses_its_state(monkeypatch)
     folder = run(settings("lost", method="fedsa-lora", federation__rounds=1))
 
     assert (
@@ -167,15 +172,7 @@ def test_a_site_without_its_own_part_is_named_at_the_end(
 def test_pflalign_end_to_end_with_half_of_the_sites_a_round_and_one_that_never_trains(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from server_app.rounds import RoundLoop
-
-    test = RoundLoop._final_test
-
-    def lost(loop: RoundLoop, roster: Any) -> None:
-        shutil.rmtree(next(p for p in loop.folder.sites.iterdir() if p.name.startswith("Hungary")))
-        test(loop, roster)
-
-    monkeypatch.setattr(RoundLoop, "_final_test", lost)
+    _hungary_loses_its_state(monkeypatch)
     folder = run(
         settings(
             "pflalign",

@@ -199,7 +199,8 @@ def train_rule(rule: PflAlign, received: Adapter, steps: int, rate: float = 0.1)
     for _ in range(steps):
         for name, array in live.named_arrays():
             if rule.trainable(name):
-                array.grad = (array.detach() - 1) * torch.rand_like(array)
+                draw = torch.rand(array.shape).to(array.device)
+                array.grad = (array.detach() - 1) * draw
         rule.transform_gradients()
         with torch.no_grad():
             for name, array in live.named_arrays():
@@ -208,6 +209,16 @@ def train_rule(rule: PflAlign, received: Adapter, steps: int, rate: float = 0.1)
                 array.grad = None
         rule.after_step(rate)
     return rule.finish({"adapter": received})["adapter"]
+
+
+def after_a_round(live: Any, steps: int, **flat: Any) -> tuple[Adapter, PflAlign]:
+    """Return what was received and the rule of a site that has trained once."""
+    received = live.read()
+    first = rule_on(live, **flat)
+    train_rule(first, received, steps)
+    rule = rule_on(live, **flat)
+    rule.load_state_dict(first.state_dict())
+    return received, rule
 
 
 def test_arrays_that_are_not_trained_have_no_offset_and_no_state() -> None:
@@ -261,17 +272,33 @@ def test_the_length_of_a_span_does_not_matter(span: int, monkeypatch: pytest.Mon
         monkeypatch.setattr("client_app.flat.CPU_SPAN", length)
         torch.manual_seed(1)
         live = mixed()
-        received = live.read()
-        first = rule_on(live)
-        train_rule(first, received, 4)
-        second = rule_on(live)
-        second.load_state_dict(first.state_dict())
+        received, second = after_a_round(live, 4)
         ends.append((train_rule(second, received, 4), second.numbers()))
 
     for (name, one), (_, other) in zip(ends[0][0].arrays(), ends[1][0].arrays(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=name)
     for key, value in ends[0][1].items():
         assert value == pytest.approx(ends[1][1][key], rel=1e-4), key
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("gate", ["coordinate", "scalar", "hard"])
+def test_on_a_gpu_it_computes_what_a_cpu_does(gate: str) -> None:
+    ends = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(1)
+        live = mixed()
+        for pair in live.pairs.values():
+            pair.a_rn.data, pair.b_mr.data = pair.a_rn.data.to(device), pair.b_mr.data.to(device)
+        for tensor in live.tensors.values():
+            tensor.data = tensor.data.to(device)
+        received, second = after_a_round(live, 4, pflalign__gate=gate)
+        ends.append((train_rule(second, received, 4), second.numbers()))
+
+    for (name, one), (_, other) in zip(ends[0][0].arrays(), ends[1][0].arrays(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert ends[0][1] == pytest.approx(ends[1][1], rel=1e-3)
 
 
 class Allocated(TorchDispatchMode):
@@ -298,11 +325,8 @@ class Allocated(TorchDispatchMode):
 @pytest.mark.parametrize("gate", ["coordinate", "full"])
 def test_four_vectors_and_a_span_of_scratch_and_nothing_new_in_a_step(gate: str) -> None:
     live = mixed(m=30_000, n=25_000)
-    received, size = live.read(), live.read().size
-    first = rule_on(live, pflalign__gate=gate)
-    train_rule(first, received, 1)
-    rule = rule_on(live, pflalign__gate=gate)
-    rule.load_state_dict(first.state_dict())
+    received, rule = after_a_round(live, 1, pflalign__gate=gate)
+    size = received.size
     with Allocated() as begin:
         rule.begin({"adapter": received}, {}, 2)
     for _, array in live.named_arrays():
@@ -330,11 +354,7 @@ def test_a_step_has_no_loop_over_the_arrays() -> None:
     for heads_ in (1, 40):
         tensors = {f"h{k:02}": np.ones(40 // heads_ * 10, np.float32) for k in range(heads_)}
         live = parameters_of({}, tensors)
-        received = live.read()
-        first = rule_on(live)
-        train_rule(first, received, 1)
-        rule = rule_on(live)
-        rule.load_state_dict(first.state_dict())
+        received, rule = after_a_round(live, 1)
         rule.begin({"adapter": received}, {}, 1)
         for _, array in live.named_arrays():
             array.grad = torch.ones_like(array)
