@@ -119,7 +119,7 @@ def test_with_both_halves_off_it_is_fedavg_bit_for_bit() -> None:
         plain.round(number)
         assert off.strategy.adapter.digest() == plain.strategy.adapter.digest()
 
-    assert set(updates[0].numbers) == {"steps"}
+    assert not {"factor_mean", "alpha_mean", "gate_mean", "delta_norm"} & set(updates[0].numbers)
     assert not off.sites[0].kept, "there is nothing to keep"
 
 
