@@ -189,6 +189,9 @@ class LocalSite:
         items = self._training_items(work)
         work.resident.parameters.load(work.receive()["adapter"])
         epochs = config.train.local_epochs * config.federation.rounds
+        # With the method's own optimiser, for which the rate is meant.
+        stepping = build_rule(config, work.resident.parameters).optimizer_settings()
+        config = config.model_copy(update={"train": stepping})
         result = train(
             work.resident,
             items,
@@ -211,22 +214,30 @@ class LocalSite:
     def _evaluate(self, work: _Work) -> Reply:
         received = work.receive()
         rule = build_rule(work.config, work.resident.parameters)
-        if rule.personal:  # the newest state, that of the last round included
-            states = _states(work, rule, received)
+        found: dict[str, float] = {}
+        if rule.personal or rule.offset:  # the newest state, that of the last round included
+            # A site that is to do without an offset may have no place for one either.
+            states = (
+                _states(work, rule, received)
+                if rule.personal
+                else site_states(work.instruction, received["adapter"].layout_digest())
+            )
             kept = states.load(work.instruction.round + 1) if states else Kept()
-            if not kept.round:
+            if rule.personal and not kept.round:
                 raise SiteStateError(
                     f"{_keeper(work.config)} keeps part of the model at the site, and there is "
                     "none here: the site has not trained in this run, or has lost it"
                 )
-            rule.load_state_dict(_part(kept.state, _METHOD))
+            if of_method := _part(kept.state, _METHOD):
+                rule.load_state_dict(of_method)
+            found["state_round"] = float(kept.round)
         work.resident.parameters.load(rule.start(received))
         metrics, seconds = self._measure(work, "received")
         return _reply(
             work.instruction,
             metrics=metrics,
             weight=float(len(self.data.splits.get("train", ()))),
-            numbers={"evaluation_seconds": seconds},
+            numbers={"evaluation_seconds": seconds, **found},
         )
 
     def _training_items(self, work: _Work) -> list[dict[str, Any]]:

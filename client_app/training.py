@@ -102,7 +102,7 @@ def train(
         training_mode(resident, rule, config),
         seeded(derive_seed(seed, "dropout"), resident.device),
     ):
-        optimizer = build_optimizer(trained, config.train)
+        optimizer = build_optimizer(trained, rule.optimizer_settings())
         for step, group in zip(range(steps), groups, strict=False):
             rate = learning_rate(first_step + step, total_steps, config.train)
             set_learning_rate(optimizer, rate)

@@ -31,6 +31,7 @@ from fedapp.config_algorithms import (
 )
 from fedapp.config_ditto import DittoSection
 from fedapp.config_dysco import DyscoSection
+from fedapp.config_pflalign import PflalignSection
 from fedapp.config_relations import check_relations
 from fedapp.config_section import Names, Section, setting, split
 from fedapp.errors import ConfigError
@@ -277,6 +278,7 @@ class RunConfig(Section):
     subspace_reg: SubspaceRegSection = Field(default_factory=SubspaceRegSection)
     dysco: DyscoSection = Field(default_factory=DyscoSection)
     ditto: DittoSection = Field(default_factory=DittoSection)
+    pflalign: PflalignSection = Field(default_factory=PflalignSection)
     fedavgm: FedavgmSection = Field(default_factory=FedavgmSection)
     fedprox: FedproxSection = Field(default_factory=FedproxSection)
     scaffold: ScaffoldSection = Field(default_factory=ScaffoldSection)

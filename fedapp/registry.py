@@ -24,6 +24,8 @@ class Method:
     """What is each site's own and stays there, so that there is no one model; empty: nothing."""
     moves_basis: bool = False
     """Whether the pairs get other factors every round; both halves say so too."""
+    offset: str = ""
+    """What each site adds to the one model, and keeps; empty: nothing."""
 
 
 METHODS: dict[str, Method] = {
@@ -83,6 +85,12 @@ METHODS: dict[str, Method] = {
         "server_app.strategies.fedavg:FedAvg",
         "client_app.methods.ditto:Ditto",
         "fedavg, and beside it every site trains a model of its own near the shared one (Ditto)",
+    ),
+    "pflalign": Method(
+        "server_app.strategies.pflalign:PflAlign",
+        "client_app.methods.pflalign:PflAlign",
+        "sites weigh gradients by how sure they are, and begin at offsets of their own (pFLAlign)",
+        offset="an offset to every number of it",
     ),
 }
 

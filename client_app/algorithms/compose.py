@@ -12,7 +12,7 @@ from client_app.algorithms.base import LocalAlgorithm
 from client_app.methods.base import LocalRule
 from client_app.parameters import AdapterParameters
 from fedapp.adapter import Adapter
-from fedapp.config import RunConfig, Scalar
+from fedapp.config import RunConfig, Scalar, TrainSection
 from fedapp.registry import ALGORITHMS, METHODS, load_half
 from fedapp.state import State
 
@@ -39,7 +39,7 @@ class Composed(LocalRule):
         super().__init__(rule.config, rule.parameters)
         self.rule, self.algorithm = rule, algorithm
         self.moves_basis = rule.moves_basis
-        self.personal = rule.personal
+        self.personal, self.offset = rule.personal, rule.offset
         self.keeps_state = rule.keeps_state or algorithm.keeps_state
 
     def trainable(self, name: str) -> bool:
@@ -49,6 +49,10 @@ class Composed(LocalRule):
     def contributes(self, name: str) -> bool:
         """As the method says."""
         return self.rule.contributes(name)
+
+    def optimizer_settings(self) -> TrainSection:
+        """As the method says."""
+        return self.rule.optimizer_settings()
 
     def start(self, received: Mapping[str, Adapter]) -> Adapter:
         """As the method says."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedapp.adapter import Adapter
-from fedapp.config import RunConfig, Scalar
+from fedapp.config import RunConfig, Scalar, TrainSection
 from fedapp.state import State
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ class LocalRule:
     personal = False
     """Whether part of the model stays at the site, so that `start` needs what the site keeps."""
 
+    offset = False
+    """Whether `start` adds what the site keeps to the model; a site that keeps nothing can do
+    without."""
+
     def __init__(self, config: RunConfig, parameters: AdapterParameters) -> None:
         self.config = config
         self.parameters = parameters
@@ -47,6 +51,10 @@ class LocalRule:
     def contributes(self, name: str) -> bool:
         """Whether what is sent of the array ``name`` is this site's own work."""
         return self.trainable(name)
+
+    def optimizer_settings(self) -> TrainSection:
+        """Return the settings of the local optimiser; by default those of the run."""
+        return self.config.train
 
     def start(self, received: Mapping[str, Adapter]) -> Adapter:
         """Return the model that the site begins with, and is tested with; by default as it came."""

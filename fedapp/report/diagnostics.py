@@ -89,6 +89,20 @@ DIAGNOSTICS = (
         {"work of the others": "interference", "its own work": "own_effect"},
         high=None,
     ),
+    Diagnostic(
+        "factors",
+        "Factor and gate",
+        "Factor: by how much a gradient counts, 1 where it is sure. Gate: how much of a hospital's "
+        "offset its gradients oppose, at a round's last step; and what the round withdrew.",
+        {"factor": "factor_mean", "gate": "gate_mean", "withdrawn": "delta_withdrawn"},
+    ),
+    Diagnostic(
+        "offsets",
+        "Size of the hospitals' offsets",
+        "Norm of what a hospital adds to the shared model, the mean over hospitals.",
+        {"hospitals": "delta_norm"},
+        high=None,
+    ),
 )
 
 

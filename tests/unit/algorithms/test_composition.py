@@ -66,6 +66,7 @@ def test_both_halves_of_a_method_agree(method: str) -> None:
         assert rule.contributes(name) == federation.strategy.contributes(name), name
     assert rule.moves_basis == federation.strategy.moves_basis == METHODS[method].moves_basis
     assert rule.personal == bool(METHODS[method].personal)
+    assert rule.offset == bool(METHODS[method].offset)
     recompose = type(federation.strategy).recompose is not BaseStrategy.recompose
     assert recompose == federation.strategy.moves_basis
 
