@@ -21,6 +21,7 @@ end; a run that is there is not repeated, and several processes may run at once,
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from typing import Any
 
 from benchmarks import instruction_clients as clients
 from benchmarks.sweep import Results, Run, Runs, spread
+from fedapp.errors import MergeRefused, MissingReplies
 
 LOCAL = "local-only"
 SIX = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
@@ -142,7 +144,11 @@ def tune(results: Results, model: str, setting: str, source: str, row: str) -> N
             "train.generate-tokens": 0,
             "federation.local-only": row == "fedavg",
         }  # fmt: skip
-        results.run(key(model, setting, row, point, "tune"), flat, TRACED)
+        name = key(model, setting, row, point, "tune")
+        try:
+            results.run(name, flat, TRACED)
+        except (MissingReplies, MergeRefused) as error:  # at too high a rate training diverges
+            results.save(name, {"failed": error.message})
 
 
 def chosen(runs: Runs, model: str, setting: str, row: str) -> str | None:
@@ -155,6 +161,8 @@ def chosen(runs: Runs, model: str, setting: str, row: str) -> str | None:
 
 
 def _loss(run: Run, row: str) -> float:
+    if "failed" in run:
+        return math.inf
     if row == LOCAL:
         return float(run["local_only_validation"]["loss"])
     return float(run["rounds"][-1]["loss"])

@@ -50,6 +50,10 @@ def test_the_lowest_validation_loss_is_chosen_whatever_the_test_says() -> None:
     assert row["clients"]["A"]["mean"] == 0.4
     assert row["over_rounds"] == {"gsnr": [pytest.approx(0.1)]}
 
+    name = personalised.key("tiny", "tasks", "fedavg", points[2], "tune")
+    diverged = {**runs, name: {"failed": "the loss became NaN"}}
+    assert personalised.chosen(diverged, "tiny", "tasks", "fedavg") in (points[1], points[3])
+
     del runs[personalised.key("tiny", "tasks", "fedavg", points[5], "tune")]
     assert personalised.chosen(runs, "tiny", "tasks", "fedavg") is None
 
