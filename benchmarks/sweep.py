@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.local_grid import run_here
 from fedapp.results import versions
+from fedapp.tasks import FOLLOWED, HEADLINES
 
 Run = dict[str, Any]
 Runs = dict[str, Run]
@@ -83,8 +84,10 @@ class Results:
         if key in runs:
             return runs
         runs = self.save(key, run_entry(settings, traced))
-        mean = runs[key]["test"]["personal"]["mean"].get("accuracy", float("nan"))
-        print(f"{time.strftime('%H:%M:%S')}  {key}: personal {mean:.3f}", file=sys.stderr)
+        mean = runs[key]["test"]["personal"]["mean"]
+        name = next((name for name in HEADLINES if name in mean), "loss")
+        told = f"personal {HEADLINES.get(name, name)} {mean.get(name, float('nan')):.3f}"
+        print(f"{time.strftime('%H:%M:%S')}  {key}: {told}", file=sys.stderr, flush=True)
         return runs
 
 
@@ -116,8 +119,8 @@ def run_entry(settings: Mapping[str, Any], traced: Sequence[str]) -> Run:
 
 def _validation(rows: list[dict[str, Any]], phase: str) -> dict[str, float]:
     mine = [r for r in rows if r["phase"] == phase and r.get("split") == "validation"]
-    names = ("accuracy", "loss")
-    return {n: statistics.fmean(r[n] for r in mine) for n in names if mine}
+    names = [name for name in FOLLOWED if mine and all(name in r for r in mine)]
+    return {n: statistics.fmean(r[n] for r in mine) for n in names}
 
 
 def score(run: Run, *, alone: bool = False) -> tuple[float, float]:

@@ -16,14 +16,16 @@ from client_app.evaluation import evaluate
 from client_app.failures import to_failure
 from client_app.feedback import encode_payloads
 from client_app.folding import Folding
+from client_app.gsnr import measure_gsnr
 from client_app.interference import measure_interference
+from client_app.local_round import train_round
 from client_app.methods.base import LocalRule
 from client_app.models import ResidentModel, base_loads, load_resident
 from client_app.optimizers import planned_steps
 from client_app.progress import Progress
 from client_app.runtime import compute_settings
 from client_app.state import Kept, SiteStates, site_states
-from client_app.training import TrainResult, train
+from client_app.training import train
 from fedapp.adapter import Adapter
 from fedapp.codec import pack
 from fedapp.config import RunConfig
@@ -139,37 +141,31 @@ class LocalSite:
         disturbed = measure_interference(
             work.resident, items, config, received, site=self.data.site, round=instruction.round
         )
-        steps = planned_steps(config.train, len(items), config.train.local_epochs)
-        rule.begin(received, instruction.settings, steps)
-        result = train(
+        signal = measure_gsnr(work.resident, items, rule, config)
+        trained = train_round(
             work.resident,
             items,
             rule,
             config,
-            seed=derive_seed(config.seed, "train", self.data.site, instruction.round),
-            first_step=max(0, instruction.round - 1) * steps,
-            total_steps=config.federation.rounds * steps,
-            epochs=config.train.local_epochs,
+            received,
+            instruction.settings,
+            site=self.data.site,
+            round=instruction.round,
             report=Progress(instruction, base_loads()),
         )
         after, seconds_after = self._measure(work, "personal", instruction.personal_splits)
-        payloads = rule.finish(received)
-        for name, adapter in payloads.items():
-            if not adapter.is_finite():
-                raise TrainingError(
-                    f"after training, '{name}' holds NaN or Inf; lower train.learning-rate"
-                )
         packed, left = encode_payloads(
-            payloads,
+            trained.payloads,
             received,
             codec,
             _part(kept.state, _FEEDBACK) if feedback else None,
             new_basis=rule.moves_basis,
         )
         numbers = {
-            **rule.numbers(),
+            **trained.numbers,
             **disturbed,
-            **_numbers(result, seconds_before + seconds_after),
+            **signal,
+            "evaluation_seconds": seconds_before + seconds_after,
         }
         state = {f"{_METHOD}{name}": value for name, value in rule.state_dict().items()}
         state |= {f"{_FEEDBACK}{name}": value for name, value in left.items()}
@@ -193,6 +189,9 @@ class LocalSite:
         items = self._training_items(work)
         work.resident.parameters.load(work.receive()["adapter"])
         epochs = config.train.local_epochs * config.federation.rounds
+        # With the method's own optimiser, for which the rate is meant.
+        stepping = build_rule(config, work.resident.parameters).optimizer_settings()
+        config = config.model_copy(update={"train": stepping})
         result = train(
             work.resident,
             items,
@@ -209,28 +208,36 @@ class LocalSite:
             instruction,
             metrics=metrics,
             weight=float(len(items)),
-            numbers=_numbers(result, seconds),
+            numbers={**result.numbers(), "evaluation_seconds": seconds},
         )
 
     def _evaluate(self, work: _Work) -> Reply:
         received = work.receive()
         rule = build_rule(work.config, work.resident.parameters)
-        if rule.personal:  # the newest state, that of the last round included
-            states = _states(work, rule, received)
+        found: dict[str, float] = {}
+        if rule.personal or rule.offset:  # the newest state, that of the last round included
+            # A site that is to do without an offset may have no place for one either.
+            states = (
+                _states(work, rule, received)
+                if rule.personal
+                else site_states(work.instruction, received["adapter"].layout_digest())
+            )
             kept = states.load(work.instruction.round + 1) if states else Kept()
-            if not kept.round:
+            if rule.personal and not kept.round:
                 raise SiteStateError(
                     f"{_keeper(work.config)} keeps part of the model at the site, and there is "
                     "none here: the site has not trained in this run, or has lost it"
                 )
-            rule.load_state_dict(_part(kept.state, _METHOD))
+            if of_method := _part(kept.state, _METHOD):
+                rule.load_state_dict(of_method)
+            found["state_round"] = float(kept.round)
         work.resident.parameters.load(rule.start(received))
         metrics, seconds = self._measure(work, "received")
         return _reply(
             work.instruction,
             metrics=metrics,
             weight=float(len(self.data.splits.get("train", ()))),
-            numbers={"evaluation_seconds": seconds},
+            numbers={"evaluation_seconds": seconds, **found},
         )
 
     def _training_items(self, work: _Work) -> list[dict[str, Any]]:
@@ -339,12 +346,3 @@ def _reply(instruction: Instruction, **fields: Any) -> Reply:
     return Reply(
         site=instruction.site, round=instruction.round, action=instruction.action, **fields
     )
-
-
-def _numbers(result: TrainResult, evaluation_seconds: float) -> dict[str, float]:
-    return {
-        "train_loss": result.loss,
-        "steps": float(result.steps),
-        "training_seconds": result.seconds,
-        "evaluation_seconds": evaluation_seconds,
-    }

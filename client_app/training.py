@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +42,14 @@ class TrainResult:
     loss: float
     steps: int
     seconds: float
+
+    def numbers(self) -> dict[str, float]:
+        """Return what a site reports of it."""
+        return {
+            "train_loss": self.loss,
+            "steps": float(self.steps),
+            "training_seconds": self.seconds,
+        }
 
 
 def train(
@@ -93,11 +102,11 @@ def train(
         training_mode(resident, rule, config),
         seeded(derive_seed(seed, "dropout"), resident.device),
     ):
-        optimizer = build_optimizer(trained, config.train)
+        optimizer = build_optimizer(trained, rule.optimizer_settings())
         for step, group in zip(range(steps), groups, strict=False):
             rate = learning_rate(first_step + step, total_steps, config.train)
             set_learning_rate(optimizer, rate)
-            loss = _backward(resident, items, group, cast)
+            loss = rule.gradients(partial(_backward, resident, items, group, cast))
             rule.transform_gradients()
             if config.train.clip_norm:
                 nn.utils.clip_grad_norm_(trained, config.train.clip_norm)

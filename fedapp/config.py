@@ -22,8 +22,17 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from fedapp.config_algorithms import FedavgmSection, FedproxSection, ScaffoldSection
+from fedapp.config_algorithms import (
+    FedavgmSection,
+    FedproxSection,
+    FedsamSection,
+    FedyogiSection,
+    ScaffoldSection,
+)
+from fedapp.config_ditto import DittoSection
 from fedapp.config_dysco import DyscoSection
+from fedapp.config_pflalign import PflalignSection
+from fedapp.config_relations import check_relations
 from fedapp.config_section import Names, Section, setting, split
 from fedapp.errors import ConfigError
 from fedapp.registry import METHODS
@@ -46,6 +55,7 @@ NEUTRAL = frozenset(
         "federation.keep-checkpoints",
         "federation.progress-interval",
         "federation.interference",
+        "federation.gsnr",
         "dysco.export-rank",
         "train.generate-tokens",
         "train.generate-examples",
@@ -113,17 +123,17 @@ class DataSection(Section):
     )
     stratum_column: str = setting(
         "",
-        "column that dirichlet and the splits go by where there is no label; empty: none",
+        "column that stratum, dirichlet and the splits go by where there is no label; empty: none",
     )
     site_column: str = setting("site", "column with the hospital, for partition=natural")
     labels: Names = setting("", "labels in their order; empty: the sorted values found")
-    partition: Literal["natural", "dirichlet", "iid"] = setting(
-        "natural", "how records are dealt to sites"
+    partition: Literal["natural", "stratum", "dirichlet", "iid"] = setting(
+        "natural", "how records are dealt to sites; stratum: every task, or label, is a site"
     )
     sites: int = setting(
         4,
-        "number of sites for dirichlet and iid; natural sites are as many as the source has, and "
-        "the number is only a hint for `fedapp run`: how many nodes to simulate",
+        "number of sites for dirichlet and iid; natural sites and strata are as many as the source "
+        "has, and the number is only a hint for `fedapp run`: how many nodes to simulate",
         ge=1,
         le=10000,
     )
@@ -184,9 +194,9 @@ class FederationSection(Section):
     """The round loop."""
 
     rounds: int = setting(4, "rounds of training", "rounds", ge=1, le=100000)
-    algorithm: Literal["fedavg", "fedavgm", "fedprox", "scaffold", "fednova"] = setting(
-        "fedavg", "what corrects, weighs or carries on the sites' work, under any method"
-    )
+    algorithm: Literal[
+        "fedavg", "fedavgm", "fedprox", "scaffold", "fednova", "fedyogi", "fedsam"
+    ] = setting("fedavg", "what corrects, weighs or carries on the sites' work, under any method")
     fraction: float = setting(1.0, "share of the sites that train in a round", gt=0, le=1)
     min_sites: int = setting(2, "sites that must be present before round 1", "sites", ge=1)
     min_replies: int = setting(
@@ -209,6 +219,13 @@ class FederationSection(Section):
         False,
         "measure at every site how far the others' updates of the last round move its layers; "
         "costs a message more of the size of an update",
+    )
+    gsnr: int = setting(
+        0,
+        "records of every site's probe set on which the gradients' signal to noise ratio is "
+        "measured every round; 0: it is not",
+        "records",
+        ge=0,
     )
     keep_checkpoints: int = setting(2, "newest checkpoints kept", ge=1, le=1000)
     progress_interval: float = setting(5.0, "time between progress lines", "s", gt=0)
@@ -260,9 +277,13 @@ class RunConfig(Section):
     svd: SvdSection = Field(default_factory=SvdSection)
     subspace_reg: SubspaceRegSection = Field(default_factory=SubspaceRegSection)
     dysco: DyscoSection = Field(default_factory=DyscoSection)
+    ditto: DittoSection = Field(default_factory=DittoSection)
+    pflalign: PflalignSection = Field(default_factory=PflalignSection)
     fedavgm: FedavgmSection = Field(default_factory=FedavgmSection)
     fedprox: FedproxSection = Field(default_factory=FedproxSection)
     scaffold: ScaffoldSection = Field(default_factory=ScaffoldSection)
+    fedyogi: FedyogiSection = Field(default_factory=FedyogiSection)
+    fedsam: FedsamSection = Field(default_factory=FedsamSection)
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Scalar]) -> RunConfig:
@@ -329,40 +350,7 @@ class RunConfig(Section):
             raise ConfigError(
                 f"unknown method {_shown(self.method)}{_suggestion(self.method, set(METHODS))}"
             )
-        if self.data.validation_fraction + self.data.test_fraction >= 1:
-            raise ConfigError(
-                "data.validation-fraction + data.test-fraction must stay below 1, got "
-                f"{self.data.validation_fraction} + {self.data.test_fraction}"
-            )
-        if self.data.labels and self.model.task != "sequence-classification":
-            raise ConfigError(
-                f"data.labels names labels, but model.task is {self.model.task}, which has none; "
-                "leave data.labels empty, or set model.task to sequence-classification"
-            )
-        if self.model.task == "causal-lm" and self.train.generate_tokens >= self.model.max_length:
-            raise ConfigError(
-                "train.generate-tokens must stay below model.max-length, which prompt and answer "
-                f"share, got {self.train.generate_tokens} and {self.model.max_length}"
-            )
-        own = METHODS[self.method].personal
-        if own and self.federation.held_out:
-            raise ConfigError(
-                f"federation.held-out names {', '.join(self.federation.held_out)}, but with method "
-                f"{self.method} {own} are each site's own, and a site that never trains has none; "
-                "leave federation.held-out empty"
-            )
-        displacement = self.scaffold.variate == "displacement"
-        if (
-            displacement
-            and self.federation.algorithm == "scaffold"
-            and (self.train.optimizer != "sgd")
-        ):
-            raise ConfigError(
-                "scaffold.variate is displacement, which means a sum of gradients only with "
-                f"train.optimizer sgd, got {self.train.optimizer}; set scaffold.variate = gradients"
-            )
-        if not self.lora.targets:
-            raise ConfigError("lora.targets is empty; name at least one linear layer")
+        check_relations(self)
 
 
 class Setting(BaseModel):

@@ -30,6 +30,23 @@ class FedproxSection(Section):
     mu: float = setting(0.01, "weight of mu/2 ||w - w_g||^2, w_g as received", ge=0, le=1e6)
 
 
+class FedyogiSection(Section):
+    """Algorithm fedyogi (arXiv 2003.00295)."""
+
+    server_lr: float = setting(0.01, "eta, about the largest step of a number", gt=0, le=100)
+    beta_1: float = setting(0.9, "decay of the mean of what rounds add", ge=0, lt=1)
+    beta_2: float = setting(0.99, "decay of its second moment", ge=0, lt=1)
+    tau: float = setting(
+        1e-3, "added to the root of the second moment, which starts at its square", gt=0, le=100
+    )
+
+
+class FedsamSection(Section):
+    """Algorithm fedsam (arXiv 2206.02618)."""
+
+    rho: float = setting(0.05, "distance uphill at which a gradient is taken", ge=0, le=100)
+
+
 class ScaffoldSection(Section):
     """Algorithm scaffold (arXiv 1910.06378)."""
 

@@ -22,6 +22,10 @@ class Method:
     summary: str
     personal: str = ""
     """What is each site's own and stays there, so that there is no one model; empty: nothing."""
+    moves_basis: bool = False
+    """Whether the pairs get other factors every round; both halves say so too."""
+    offset: str = ""
+    """What each site adds to the one model, and keeps; empty: nothing."""
 
 
 METHODS: dict[str, Method] = {
@@ -34,31 +38,37 @@ METHODS: dict[str, Method] = {
         "server_app.strategies.svd:Svd",
         "client_app.methods.svd:Svd",
         "sum the products B A exactly and truncate by SVD (FlexLoRA)",
+        moves_basis=True,
     ),
     "fedsvd": Method(
         "server_app.strategies.fedsvd:FedSvd",
         "client_app.methods.fedsvd:FedSvd",
         "train B only; re-orthonormalise A by SVD every round (FedSVD)",
+        moves_basis=True,
     ),
     "subspace-reg": Method(
         "server_app.strategies.subspace_reg:SubspaceReg",
         "client_app.methods.subspace_reg:SubspaceReg",
         "keep each product near the shared one; merge by SVD with an orthonormal B",
+        moves_basis=True,
     ),
     "dysco": Method(
         "server_app.strategies.dysco:Dysco",
         "client_app.methods.dysco:Dysco",
         "every round a fresh B, in directions that the others do not use, folded into the base",
+        moves_basis=True,
     ),
     "random-boost": Method(
         "server_app.strategies.random_boost:RandomBoost",
         "client_app.methods.dysco:Dysco",
         "every round a fresh B on a random A for all, folded into the base (control of dysco)",
+        moves_basis=True,
     ),
     "flora": Method(
         "server_app.strategies.flora:Flora",
         "client_app.methods.flora:Flora",
         "every round a fresh pair; the sites' pairs are stacked and folded into the base (FLoRA)",
+        moves_basis=True,
     ),
     "ffa-lora": Method(
         "server_app.strategies.ffa_lora:FfaLora",
@@ -71,6 +81,17 @@ METHODS: dict[str, Method] = {
         "train A and B, average A; every site keeps its own B and head (FedSA-LoRA)",
         personal="B of every pair and the heads",
     ),
+    "ditto": Method(
+        "server_app.strategies.fedavg:FedAvg",
+        "client_app.methods.ditto:Ditto",
+        "fedavg, and beside it every site trains a model of its own near the shared one (Ditto)",
+    ),
+    "pflalign": Method(
+        "server_app.strategies.pflalign:PflAlign",
+        "client_app.methods.pflalign:PflAlign",
+        "sites weigh gradients by how sure they are, and begin at offsets of their own (pFLAlign)",
+        offset="an offset to every number of it",
+    ),
 }
 
 
@@ -81,6 +102,8 @@ class Algorithm:
     server: str
     client: str
     summary: str
+    fixed_basis: bool = False
+    """Whether a number of a factor must mean the same from round to round."""
 
 
 _SERVER, _CLIENT = (
@@ -109,6 +132,17 @@ ALGORITHMS: dict[str, Algorithm] = {
         "server_app.algorithms.fednova:FedNova",
         "client_app.algorithms.fednova:FedNova",
         "updates are normalised by the steps that they took",
+    ),
+    "fedyogi": Algorithm(
+        "server_app.algorithms.fedyogi:FedYogi",
+        _CLIENT,
+        "an adaptive step of the coordinator for every number",
+        fixed_basis=True,
+    ),
+    "fedsam": Algorithm(
+        _SERVER,
+        "client_app.algorithms.fedsam:FedSam",
+        "sites step by the gradient of a point uphill, towards flat minima",
     ),
 }
 

@@ -85,7 +85,12 @@ An adapter is a derived work of its base model and of the records it was trained
 
 def _personal(config: RunConfig) -> str:
     """Say what is missing in the adapter of a method that has no one model."""
-    own = METHODS[config.method].personal
+    offset, own = METHODS[config.method].offset, METHODS[config.method].personal
+    if offset and config.pflalign.personalisation:
+        return f"""
+**This is the shared model.** With `{config.method}` each site uses it with {offset}, which
+stays there; the metrics below, `received` included, are those of the models with the offsets.
+"""
     if not own:
         return ""
     return f"""

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
-from fedapp.exchange import Action, Instruction
+from fedapp.exchange import Action, Instruction, Reply
 from server_app.collect import Tick, collect
 from server_app.log import warn
 from server_app.metrics import Row, site_rows
@@ -19,8 +19,9 @@ from server_app.roster import Roster
 
 @dataclass
 class Measured:
-    """Rows for ``metrics.jsonl``, what it cost, and who is missing, by site, with the reason."""
+    """Replies, their rows for ``metrics.jsonl``, the cost, and who is missing, with the reason."""
 
+    replies: dict[str, Reply] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     training_seconds: float = 0.0
@@ -64,7 +65,9 @@ def measure(
     ]
     got = collect(grid, instructions, roster.nodes, what.timeout, tick)
     measured = Measured(
-        bytes_up=sum(got.bytes_up.values()), bytes_down=sum(got.bytes_down.values())
+        replies=dict(got.replies),
+        bytes_up=sum(got.bytes_up.values()),
+        bytes_down=sum(got.bytes_down.values()),
     )
     for site, reply in sorted(got.replies.items()):
         up, down = got.bytes_up.get(site, 0), got.bytes_down[site]

@@ -12,6 +12,9 @@ from server_app.training_round import RoundResult
 
 Row = dict[str, Any]
 
+AVERAGED = ("gsnr",)
+"""Begins of the names of sites' numbers whose mean is recorded every round."""
+
 
 def site_rows(
     reply: Reply, round: int, *, bytes_up: int = 0, bytes_down: int = 0, skip: Iterable[str] = ()
@@ -71,17 +74,20 @@ def federation_row(result: RoundResult, round: int, seconds: float) -> Row:
 
     ``accuracy``, ``loss`` and what else is followed of the task (`fedapp.tasks.TaskInfo`) are means
     over the sites of the personal models on the validation split, ``received_accuracy`` and so on
-    those of the model that the round began with.
+    those of the model that the round began with. What a site reports beside the metrics is averaged
+    where its name begins as `AVERAGED` says.
     """
     replies = result.replies.values()
     personal = [reply.metrics.get("personal/validation", {}) for reply in replies]
     received = [reply.metrics.get("received/validation", {}) for reply in replies]
+    reported = [reply.numbers for reply in replies]
     before = _mean(received, FOLLOWED)
     return {
         "round": round,
         "site": None,
         "phase": "federation",
         **_mean(personal, FOLLOWED),
+        **_mean(reported, sorted(n for n in set().union(*reported) if n.startswith(AVERAGED))),
         **{f"received_{name}": value for name, value in before.items()},
         "examples": sum(int(metrics.get("examples", 0)) for metrics in personal),
         "bytes_up": sum(result.bytes_up.values()),

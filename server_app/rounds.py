@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, HandshakeError
-from fedapp.exchange import Action
+from fedapp.exchange import Action, Reply
 from fedapp.results import RunFolder, versions
 from fedapp.tasks import HEADLINES
 from fedapp.text import clean
@@ -42,7 +42,7 @@ from server_app.progress import Progress
 from server_app.roster import Roster
 from server_app.sampling import sample, training_sites
 from server_app.strategies.base import BaseStrategy
-from server_app.training_round import RoundResult, TrainingRound
+from server_app.training_round import TrainingRound
 
 OnRound = Callable[[int, Adapter], None]
 
@@ -207,7 +207,7 @@ class RoundLoop:
         self._progress.phase(title, asked, self._share(round - 1), self._share(round))
         training = TrainingRound(self.grid, self.strategy, roster, self._place, self._progress.tick)
         result = training.run(round, asked)
-        self._check_kept(result, round)
+        self._check_kept(result.replies, round)
         rows = round_rows(result, round, time.monotonic() - started)
         self._append(rows, round)
         self.totals["training_seconds"] += rows[-1]["training_seconds"]
@@ -218,9 +218,9 @@ class RoundLoop:
         if self.on_round is not None:
             self.on_round(round, self.strategy.exported().adapter)
 
-    def _check_kept(self, result: RoundResult, round: int) -> None:
+    def _check_kept(self, replies: Mapping[str, Reply], round: int) -> None:
         """Tell of a site that lost what it kept between its rounds."""
-        for site, reply in sorted(result.replies.items()):
+        for site, reply in sorted(replies.items()):
             if "state_round" not in reply.numbers:
                 continue
             found, last = int(reply.numbers["state_round"]), self._kept.get(site, 0)
@@ -267,6 +267,7 @@ class RoundLoop:
         measured = measure(self.grid, self.config, roster, what, payloads, tick)
         for key in ("training_seconds", "bytes_up", "bytes_down"):
             self.totals[key] += getattr(measured, key)
+        self._check_kept(measured.replies, self._rounds)
         self._append(measured.rows, self._rounds)
         self._missing |= {f"{site} {action}": why for site, why in measured.missing.items()}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from torch import Tensor
 
 from client_app.methods.base import LocalRule
 from client_app.parameters import AdapterParameters
@@ -37,6 +39,10 @@ class LocalAlgorithm:
         self, received: Mapping[str, Adapter], settings: Mapping[str, Scalar], steps: int
     ) -> None:
         """See `LocalRule.begin`."""
+
+    def gradients(self, backward: Callable[[], Tensor]) -> Tensor:
+        """See `LocalRule.gradients`; ``backward`` is the method's."""
+        return backward()
 
     def transform_gradients(self) -> None:
         """See `LocalRule.transform_gradients`."""

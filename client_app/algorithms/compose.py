@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from client_app.algorithms.base import LocalAlgorithm
 from client_app.methods.base import LocalRule
 from client_app.parameters import AdapterParameters
 from fedapp.adapter import Adapter
-from fedapp.config import RunConfig, Scalar
+from fedapp.config import RunConfig, Scalar, TrainSection
 from fedapp.registry import ALGORITHMS, METHODS, load_half
 from fedapp.state import State
 
@@ -36,7 +39,7 @@ class Composed(LocalRule):
         super().__init__(rule.config, rule.parameters)
         self.rule, self.algorithm = rule, algorithm
         self.moves_basis = rule.moves_basis
-        self.personal = rule.personal
+        self.personal, self.offset = rule.personal, rule.offset
         self.keeps_state = rule.keeps_state or algorithm.keeps_state
 
     def trainable(self, name: str) -> bool:
@@ -46,6 +49,10 @@ class Composed(LocalRule):
     def contributes(self, name: str) -> bool:
         """As the method says."""
         return self.rule.contributes(name)
+
+    def optimizer_settings(self) -> TrainSection:
+        """As the method says."""
+        return self.rule.optimizer_settings()
 
     def start(self, received: Mapping[str, Adapter]) -> Adapter:
         """As the method says."""
@@ -57,6 +64,10 @@ class Composed(LocalRule):
         """Begin both."""
         self.rule.begin(received, settings, steps)
         self.algorithm.begin(received, settings, steps)
+
+    def gradients(self, backward: Callable[[], Tensor]) -> Tensor:
+        """Let the algorithm say where the method computes its gradients."""
+        return self.algorithm.gradients(partial(self.rule.gradients, backward))
 
     def transform_gradients(self) -> None:
         """Let the method add its penalty, then the algorithm its correction."""
@@ -71,6 +82,10 @@ class Composed(LocalRule):
     def finish(self, received: Mapping[str, Adapter]) -> dict[str, Adapter]:
         """Return the payloads of both."""
         return {**self.rule.finish(received), **self.algorithm.finish(received)}
+
+    def apart(self) -> LocalRule | None:
+        """As the method says; the algorithm is for the model that all share."""
+        return self.rule.apart()
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers of both."""

@@ -23,7 +23,7 @@ class FedNova(LocalAlgorithm):
 
     def __init__(self, config: RunConfig, parameters: AdapterParameters, rule: LocalRule) -> None:
         super().__init__(config, parameters, rule)
-        self._steps = Accumulation(config.train)
+        self._steps = Accumulation(rule.optimizer_settings())
 
     def after_step(self, learning_rate: float) -> None:
         """Count the step."""

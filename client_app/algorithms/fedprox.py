@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-from torch import Tensor
-from torch.nn import Parameter
-
 from client_app.algorithms.base import LocalAlgorithm
+from client_app.pull import Pull
 from fedapp.adapter import Adapter
 from fedapp.config import Scalar
 
@@ -24,33 +21,22 @@ class FedProx(LocalAlgorithm):
     Li et al., Federated Optimization in Heterogeneous Networks, arXiv 1812.06127, eq. 2.
     """
 
-    _pairs: tuple[tuple[Parameter, Tensor], ...] = ()
+    _pull = Pull()
 
     def begin(
         self, received: Mapping[str, Adapter], settings: Mapping[str, Scalar], steps: int
     ) -> None:
         """Remember the received numbers; the live parameters hold them already."""
-        self._pairs = tuple(
+        self._pull = Pull(
             (parameter, parameter.detach().clone())
             for name, parameter in self.parameters.named_arrays()
             if self.rule.contributes(name)
         )
 
-    @torch.no_grad()
     def transform_gradients(self) -> None:
         """Add the penalty's gradient."""
-        mu = self.config.fedprox.mu
-        if not mu:
-            return
-        for parameter, start in self._pairs:
-            pull = mu * (parameter - start)
-            if parameter.grad is None:  # no path from the task's loss
-                parameter.grad = pull
-            else:
-                parameter.grad += pull
+        self._pull.add(self.config.fedprox.mu)
 
-    @torch.no_grad()
     def numbers(self) -> dict[str, float]:
         """``prox_distance``, that is ``||w - w_g||`` after training."""
-        squares = [(parameter - start).double().square().sum() for parameter, start in self._pairs]
-        return {"prox_distance": float(sum(squares)) ** 0.5}
+        return {"prox_distance": self._pull.distance()}

@@ -53,7 +53,7 @@ class Scaffold(LocalAlgorithm):
         self._lifted: Adapter | None = None
         self._after: Adapter | None = None
         self._error = 0.0
-        self._steps = Accumulation(config.train)
+        self._steps = Accumulation(rule.optimizer_settings())
 
     def begin(
         self, received: Mapping[str, Adapter], settings: Mapping[str, Scalar], steps: int

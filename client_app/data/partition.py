@@ -33,15 +33,18 @@ def deal(
     data : DataSection
         ``partition``, ``sites``, ``dirichlet_alpha``.
     seed : int
-        Seed of the run; ``natural`` does not draw.
+        Seed of the run; ``natural`` and ``stratum`` do not draw.
 
     Raises
     ------
     DataError
-        If the source knows no natural sites, or there are too few records for so many sites.
+        If the source knows no natural sites, or no strata, or there are too few records for so many
+        sites.
     """
     if data.partition == "natural":
         return _natural(table, kept)
+    if data.partition == "stratum":
+        return _by_stratum(table, kept)
     if data.sites > len(kept):
         raise DataError(
             f"{table.name}: {len(kept)} records cannot be dealt to {data.sites} sites; "
@@ -77,6 +80,19 @@ def _natural(table: Table, kept: Sequence[int]) -> dict[str, list[int]]:
         for number in range(partitioner.num_partitions):
             part = partitioner.load_partition(number)
             sites[partitioner.partition_id_to_natural_id[number]] = sorted(part["index"])
+    return sites
+
+
+def _by_stratum(table: Table, kept: Sequence[int]) -> dict[str, list[int]]:
+    """Give every stratum a site of its own, of its name: sites that have no task in common."""
+    sites: dict[str, list[int]] = {}
+    for row in kept:
+        sites.setdefault(table.strata[row], []).append(row)
+    if "" in sites:
+        raise DataError(
+            f"{table.name} has no strata to make sites of; name its column of tasks in "
+            "data.stratum-column, or set data.partition to natural, dirichlet or iid"
+        )
     return sites
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedapp.adapter import Adapter
-from fedapp.config import RunConfig, Scalar
+from fedapp.config import RunConfig, Scalar, TrainSection
 from fedapp.state import State
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from client_app.parameters import AdapterParameters
 
 
@@ -34,6 +36,10 @@ class LocalRule:
     personal = False
     """Whether part of the model stays at the site, so that `start` needs what the site keeps."""
 
+    offset = False
+    """Whether `start` adds what the site keeps to the model; a site that keeps nothing can do
+    without."""
+
     def __init__(self, config: RunConfig, parameters: AdapterParameters) -> None:
         self.config = config
         self.parameters = parameters
@@ -46,6 +52,10 @@ class LocalRule:
         """Whether what is sent of the array ``name`` is this site's own work."""
         return self.trainable(name)
 
+    def optimizer_settings(self) -> TrainSection:
+        """Return the settings of the local optimiser; by default those of the run."""
+        return self.config.train
+
     def start(self, received: Mapping[str, Adapter]) -> Adapter:
         """Return the model that the site begins with, and is tested with; by default as it came."""
         return received["adapter"]
@@ -54,6 +64,14 @@ class LocalRule:
         self, received: Mapping[str, Adapter], settings: Mapping[str, Scalar], steps: int
     ) -> None:
         """Look at what was received; ``steps`` optimiser steps are planned."""
+
+    def gradients(self, backward: Callable[[], Tensor]) -> Tensor:
+        """Leave the task's gradients of an optimiser step in ``.grad``; return its loss.
+
+        ``backward`` adds those at the parameters' present values and returns the loss there. It
+        may be called at other points; the parameters are to be as before in the end.
+        """
+        return backward()
 
     def transform_gradients(self) -> None:
         """Change ``.grad`` after the backward pass and before clipping, once an optimiser step.
@@ -70,6 +88,15 @@ class LocalRule:
         One that bears the name of a received payload has its layout.
         """
         return {"adapter": self.parameters.read()}
+
+    def apart(self) -> LocalRule | None:
+        """Return the rule by which the site then trains a model of its own; None: it has none.
+
+        Asked before training. Once the contribution is read (`finish`, `numbers`), the model that
+        the other rule's `start` returns is trained for as many steps, and is the personal model;
+        `state_dict` finds it in the parameters. Its own payloads and state are not asked for.
+        """
+        return None
 
     def numbers(self) -> dict[str, float]:
         """Scalars to report with the reply, such as the penalty's last value."""

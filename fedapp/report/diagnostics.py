@@ -49,6 +49,23 @@ DIAGNOSTICS = (
         low=-1.0,
     ),
     Diagnostic(
+        "consistency",
+        "Consistency of the updates",
+        "Drift diversity: what the hospitals move, over what the merge of all moves. 1: all move "
+        "alike; about their number: their work is unrelated. Below it the mean cosine of the two.",
+        {"drift diversity": "drift_diversity", "cosine": "movement_cosine"},
+        low=None,
+        high=None,
+    ),
+    Diagnostic(
+        "movement",
+        "Movement",
+        "Squared distance from the received model to a hospital's trained one, the mean over "
+        "hospitals.",
+        {"hospitals": "client_movement"},
+        high=None,
+    ),
+    Diagnostic(
         "merge",
         "Merge error",
         "Distance of the merged model from the exact mean of the hospitals' models, relative to "
@@ -57,11 +74,33 @@ DIAGNOSTICS = (
         high=None,
     ),
     Diagnostic(
+        "gsnr",
+        "Signal to noise of the gradients",
+        "Squared mean over variance of the gradients of a hospital's single records, over the "
+        "trained numbers of the model that a round begins with; the mean over hospitals.",
+        {"mean of numbers": "gsnr", "median of numbers": "gsnr_median"},
+        high=None,
+    ),
+    Diagnostic(
         "interference",
         "Interference",
         "How far the work of the round before moves the adapted layers' outputs at a hospital: the "
         "others' work beside its own.",
         {"work of the others": "interference", "its own work": "own_effect"},
+        high=None,
+    ),
+    Diagnostic(
+        "factors",
+        "Factor and gate",
+        "Factor: by how much a gradient counts, 1 where it is sure. Gate: how much of a hospital's "
+        "offset its gradients oppose, at a round's last step; and what the round withdrew.",
+        {"factor": "factor_mean", "gate": "gate_mean", "withdrawn": "delta_withdrawn"},
+    ),
+    Diagnostic(
+        "offsets",
+        "Size of the hospitals' offsets",
+        "Norm of what a hospital adds to the shared model, the mean over hospitals.",
+        {"hospitals": "delta_norm"},
         high=None,
     ),
 )

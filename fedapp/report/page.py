@@ -9,6 +9,7 @@ from fedapp.report.curves import learning_section
 from fedapp.report.diagnostics import diagnostics_section
 from fedapp.report.intervals import Interval
 from fedapp.report.markup import Html, element, join, name
+from fedapp.report.offsets import offsets_section
 from fedapp.report.run_data import Row, RunData, number
 from fedapp.report.style import CSS
 from fedapp.report.units import decimal, duration, interval_text, plural, size
@@ -41,6 +42,7 @@ def render(run: RunData) -> str:
         learning_section(run),
         diagnostics_section(run),
         agreement_section(run.ledgers),
+        offsets_section(run),
         cost_section(run),
         _numbers(run),
         _hospitals(run),

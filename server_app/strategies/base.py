@@ -24,6 +24,7 @@ from fedapp.state import State
 from fedapp.validation import check_merge
 from server_app.algorithms.base import Round, ServerAlgorithm, Weighted
 from server_app.blame import largest_update
+from server_app.consistency import movement
 from server_app.diagnostics import round_diagnostics
 from server_app.interference import Interference
 from server_app.log import log, warn
@@ -295,7 +296,8 @@ class BaseStrategy(Strategy):
     ) -> dict[str, float]:
         """Return the diagnostics, none if they cannot be computed: the model does not need them."""
         try:
-            return self.diagnostics(round, previous, updates, merged)
+            numbers = self.diagnostics(round, previous, updates, merged)
+            return numbers if self.moves_basis else numbers | movement(previous, updates, merged)
         except np.linalg.LinAlgError as error:
             warn(f"round {round}: no diagnostics, a decomposition does not converge ({error})")
             return {}

@@ -53,9 +53,12 @@ QUICK = (
 )
 # Who takes part in a round is drawn, and sites remember the rounding error of earlier rounds.
 DRAWN = "method=fedavg federation.fraction=0.75 federation.codec=int8"
+# Sites have offsets and moments of their own, and are ahead of the coordinator at these points.
+OFFSETS = "method=pflalign federation.fraction=0.75 train.learning-rate=0.3"
 CASES = {
     "subspace-reg": ("method=subspace-reg", SIX),
     "fedavg, int8, three of four sites": (DRAWN, (*SIX[:4], RESUMING, *SIX[4:])),
+    "pflalign, three of four sites": (OFFSETS, SIX[1:3]),
 }
 PATIENCE = 600  # seconds for one command, which takes ten on a machine with nothing else to do
 

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from client_app.algorithms.compose import build_rule
+from client_app.local_round import train_round
 from client_app.parameters import AdapterParameters, LivePair
-from client_app.training import train
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.codec import pack
 from fedapp.config import RunConfig
@@ -42,6 +42,9 @@ SGD = {
     "federation.rounds": 1000,
 }
 """Plain SGD; every step has the whole loss, so that a site takes as many steps as it has items."""
+
+UNTOLD = ("train_loss", "training_seconds")
+"""What a site tells of its training that no coordinator computes with."""
 
 
 def quadratic_config(**flat: Any) -> RunConfig:
@@ -121,7 +124,6 @@ class QuadraticSite:
             rule.load_state_dict(join_state(tensors, described))
         self.started = rule.start(received)
         self.live.load(self.started)
-        rule.begin(received, strategy.sends_settings(round, self.name), self.steps)
         loss = SimpleNamespace(
             collate=lambda items: {}, loss=lambda model, batch: self.loss(self.live)
         )
@@ -129,17 +131,25 @@ class QuadraticSite:
             model=nn.Module(), task=loss, parameters=self.live, device=torch.device("cpu")
         )
         items = [{"length": 1}] * self.steps
-        train(resident, items, rule, config, seed=1, first_step=0, total_steps=self.steps, epochs=1)
-        payloads = rule.finish(received)
+        trained = train_round(
+            resident,
+            items,
+            rule,
+            config,
+            received,
+            strategy.sends_settings(round, self.name),
+            site=self.name,
+            round=round,
+        )
         if state := rule.state_dict():
             self.kept.append(split_state(state))
         return Reply(
             self.name,
             round,
             Action.TRAIN,
-            payloads={name: pack(adapter) for name, adapter in payloads.items()},
+            payloads={name: pack(adapter) for name, adapter in trained.payloads.items()},
             weight=self.examples,
-            numbers={**rule.numbers(), "steps": float(self.steps)},
+            numbers={n: v for n, v in trained.numbers.items() if n not in UNTOLD},
         )
 
 

@@ -98,7 +98,10 @@ def test_a_schedule_counts_steps_by_their_rate_and_adamw_counts_them() -> None:
         ("adamw", "constant", 4.0),
     ):
         config = quadratic_config(
-            federation__algorithm="fednova", train__optimizer=optimizer, train__schedule=schedule
+            federation__algorithm="fednova",
+            train__optimizer=optimizer,
+            train__schedule=schedule,
+            federation__rounds=1,
         )
         (update,) = heads(config, LOSSES[:1], [10], [4]).round(1)
         assert update.numbers["accumulation"] == pytest.approx(expected)

@@ -85,6 +85,9 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         pytest.param("dysco", "scaffold", "before checkpoint", marks=pytest.mark.slow),
         pytest.param("dysco", "fedavgm", "between rounds", marks=pytest.mark.slow),
         ("fedsa-lora", "fedavg", "before checkpoint"),
+        pytest.param("ditto", "fedavg", "before checkpoint", marks=pytest.mark.slow),
+        ("pflalign", "fedavg", "before checkpoint"),
+        pytest.param("pflalign", "scaffold", "between rounds", marks=pytest.mark.slow),
     ],
 )
 def test_resume_is_bit_identical(
@@ -142,9 +145,28 @@ def test_fedsa_lora_end_to_end(settings: Settings) -> None:
     assert "B of every pair and the heads" in card
 
 
-def test_a_site_without_its_own_part_is_named_at_the_end(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ditto_shares_what_fedavg_shares_and_tests_what_it_keeps(settings: Settings) -> None:
+    plain = run(settings("plain", method="fedavg"))
+    folder = run(settings("ditto", method="ditto", ditto__lambda=0.5))
+
+    one, other = summary(plain), summary(folder)
+    assert one["adapter_digest"] == other["adapter_digest"]
+    for site, phases in other["sites"].items():
+        assert phases["received"] == one["sites"][site]["received"]
+        assert phases["personal"]["loss"] != one["sites"][site]["personal"]["loss"]
+    rows = {
+        f.path.name: [r for r in f.read_metrics() if r["phase"] == "personal"]
+        for f in (plain, folder)
+    }
+    assert [r["bytes_up"] for r in rows["plain"]] == [r["bytes_up"] for r in rows["ditto"]]
+    for row in rows["ditto"]:
+        assert row["own_steps"] == row["steps"]
+        assert row["own_distance"] > 0
+        assert row["state_round"] == row["round"] - 1
+
+
+def _hungary_loses_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove what the site keeps before the final test."""
     from server_app.rounds import RoundLoop
 
     test = RoundLoop._final_test
@@ -154,12 +176,52 @@ def test_a_site_without_its_own_part_is_named_at_the_end(
         test(loop, roster)
 
     monkeypatch.setattr(RoundLoop, "_final_test", lost)
+
+
+def test_a_site_without_its_own_part_is_named_at_the_end(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _hungary_loses_its_state(monkeypatch)
     folder = run(settings("lost", method="fedsa-lora", federation__rounds=1))
 
     assert (
         "has not trained in this run, or has lost it"
         in summary(folder)["missing"]["Hungary evaluate"]
     )
+
+
+def test_pflalign_end_to_end_with_half_of_the_sites_a_round_and_one_that_never_trains(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _hungary_loses_its_state(monkeypatch)
+    folder = run(
+        settings(
+            "pflalign",
+            method="pflalign",
+            federation__fraction=0.67,
+            federation__held_out="Cleveland",
+            train__learning_rate=0.3,
+        )
+    )
+
+    rows, done = folder.read_metrics(), summary(folder)
+    trained = [r for r in rows if r["phase"] == "personal" and r["split"] == "validation"]
+    assert len(trained) == 6, "two of three sites a round"
+    for row in trained:
+        first = row["state_round"] == 0
+        assert ("gate_mean" in row) != first
+        assert row["delta_norm"] > 0
+        assert 0 <= row["factor_p10"] < row["factor_p90"]
+    federation = [r for r in rows if r["phase"] == "federation"]
+    assert all({"delta_norm", "factor_mean", "alpha_mean"} <= r.keys() for r in federation)
+    assert "gate_mean" in federation[-1]
+    assert done["missing"] == {}
+    assert np.isfinite(done["held_out"]["Cleveland"]["received"]["loss"])
+    printed = capsys.readouterr().out
+    assert "site Hungary, round 3: what it kept after round" in printed
+    assert "it continued from zero" in printed
+    assert "ten times that of SGD" in printed
+    assert "an offset to every number" in (folder.adapter / "README.md").read_text()
 
 
 def test_scaffold_needs_a_place_before_it_trains(

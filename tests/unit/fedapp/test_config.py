@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from fedapp.cli import toml
 from fedapp.config import NEUTRAL, RunConfig, Setting, flatten, settings
 from fedapp.errors import ConfigError
-from fedapp.registry import METHODS
+from fedapp.registry import ALGORITHMS, METHODS
 
 ALL = {setting.key: setting for setting in settings()}
 NAMES = ("lora.targets", "data.labels", "federation.held-out")  # comma-separated
@@ -346,6 +346,8 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
         flat["federation.held-out"] = ""
     if flat["train.optimizer"] != "sgd":
         flat["scaffold.variate"] = "gradients"
+    if METHODS[flat["method"]].moves_basis and ALGORITHMS[flat["federation.algorithm"]].fixed_basis:
+        flat["federation.algorithm"] = "fedavg"
     tokens = min(flat["train.generate-tokens"], flat["model.max-length"] - 1)
     return {**flat, "train.generate-tokens": tokens}
 

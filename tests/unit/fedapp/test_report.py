@@ -218,6 +218,27 @@ def test_curves_are_where_the_numbers_are(tmp_path: Path) -> None:
         assert np.diff(points[:, 0]) == pytest.approx(np.diff(points[:, 0]).mean(), abs=0.02)
 
 
+def test_what_a_run_measured_besides_has_its_curves(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", sites={"Only": 100}, rounds=3)
+    titles = {
+        "Consistency of the updates": ("drift_diversity", "movement_cosine"),
+        "Movement": ("client_movement",),
+        "Signal to noise of the gradients": ("gsnr", "gsnr_median"),
+    }
+    assert not any(f"<h3>{title}</h3>" in write_report(folder).read_text() for title in titles)
+
+    def add(row: dict[str, Any]) -> None:
+        if row["phase"] == "federation":
+            row |= {key: float(row["round"]) for keys in titles.values() for key in keys}
+
+    edit_rows(folder, add)
+    text = write_report(folder).read_text()
+    for title in titles:
+        assert f"<h3>{title}</h3>" in text
+    (drawing,) = re.findall(r"<svg[^>]*diagnostic-gsnr-title.*?</svg>", text, re.DOTALL)
+    assert {"first", "second"} <= set(re.findall(r"stroke: var\(--(\w+)\)", drawing))
+
+
 def test_tables_have_scoped_headers_and_scroll_in_a_named_box(page: Page) -> None:
     headers = [found for tag, found in page.tags if tag == "th"]
     assert headers

@@ -58,3 +58,13 @@ def test_the_ablation_differs_from_the_released_settings_in_mu_and_alpha_alone()
     changed = {key: value for key, value in ablation.items() if value != released[key]}
 
     assert changed == {"subspace-reg.mu": 0.0, "subspace-reg.alpha": 0.0}
+
+
+def test_pflalign_is_as_printed() -> None:
+    config = load("pflalign-paper")
+    method = config.pflalign
+
+    assert (config.method, method.beta, method.eps) == ("pflalign", 0.9, 1e-12)
+    assert (method.base, method.factor, method.gate) == ("sgd", "recursion", "coordinate")
+    assert not method.bias_correction
+    assert (config.train.clip_norm, config.train.weight_decay) == (0.0, 0.0)

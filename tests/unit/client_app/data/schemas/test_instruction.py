@@ -12,6 +12,7 @@ from datasets import Dataset
 from client_app.data import load_sites
 from client_app.data.schemas.instruction import InstructionSchema
 from client_app.data.sources.files import read_files
+from client_app.data.sources.instructions import QUESTIONS
 from client_app.data.table import Table
 from client_app.data_digest import data_digest
 from fedapp.config import DataSection, RunConfig
@@ -201,6 +202,32 @@ def test_dirichlet_and_splits_go_by_the_stratum(questions: Path) -> None:
         for site in sites.values()
     ]
     assert abs(shares[0] - shares[1]) > 0.2
+
+
+def test_every_stratum_can_be_a_site_of_its_own(questions: Path) -> None:
+    sites = load_sites(
+        config(questions, **{"data.stratum-column": "kind", "data.partition": "stratum"})
+    )
+
+    assert list(sites) == ["0", "1", "2", "3"]
+    for name, site in sites.items():
+        answers = [int(r["response"]) for part in site.splits.values() for r in part]
+        assert sorted(answers) == list(range(int(name), 80, 4))
+
+    with pytest.raises(DataError, match=r"no strata .* data\.stratum-column"):
+        load_sites(config(questions, **{"data.partition": "stratum"}))
+
+
+def test_the_kinds_of_question_can_be_sites() -> None:
+    flat = {"model.task": "causal-lm", "data.source": "embedded:instructions"}
+    sites = load_sites(RunConfig.from_flat({**flat, "data.partition": "stratum"}))
+
+    assert set(sites) == set(QUESTIONS)
+    for kind, site in sites.items():
+        records = [record for part in site.splits.values() for record in part]
+        assert len(records) > 50
+        question = QUESTIONS[kind][0]
+        assert all(r["messages"][-1]["content"].endswith(question) for r in records)
 
 
 def test_the_digest_sees_prompt_and_response(questions: Path) -> None:

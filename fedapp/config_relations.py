@@ -1,0 +1,61 @@
+"""What settings of different sections must have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedapp.errors import ConfigError
+from fedapp.registry import ALGORITHMS, METHODS
+
+if TYPE_CHECKING:
+    from fedapp.config import RunConfig
+
+
+def check_relations(config: RunConfig) -> None:
+    """Check the settings that each alone may have the values that they have.
+
+    Raises
+    ------
+    ConfigError
+        For the first combination that makes no sense: the values, and what to change.
+    """
+    if config.data.validation_fraction + config.data.test_fraction >= 1:
+        raise ConfigError(
+            "data.validation-fraction + data.test-fraction must stay below 1, got "
+            f"{config.data.validation_fraction} + {config.data.test_fraction}"
+        )
+    if config.data.labels and config.model.task != "sequence-classification":
+        raise ConfigError(
+            f"data.labels names labels, but model.task is {config.model.task}, which has none; "
+            "leave data.labels empty, or set model.task to sequence-classification"
+        )
+    if config.model.task == "causal-lm" and config.train.generate_tokens >= config.model.max_length:
+        raise ConfigError(
+            "train.generate-tokens must stay below model.max-length, which prompt and answer "
+            f"share, got {config.train.generate_tokens} and {config.model.max_length}"
+        )
+    own = METHODS[config.method].personal
+    if own and config.federation.held_out:
+        raise ConfigError(
+            f"federation.held-out names {', '.join(config.federation.held_out)}, but with method "
+            f"{config.method} {own} are each site's own, and a site that never trains has none; "
+            "leave federation.held-out empty"
+        )
+    if ALGORITHMS[config.federation.algorithm].fixed_basis and METHODS[config.method].moves_basis:
+        raise ConfigError(
+            f"federation.algorithm {config.federation.algorithm} squares each number of the "
+            f"factors, and method {config.method} gives the pairs other factors every round, whose "
+            "numbers mean something else; choose fedavgm, or method fedavg"
+        )
+    displacement = config.scaffold.variate == "displacement"
+    if (
+        displacement
+        and config.federation.algorithm == "scaffold"
+        and (config.train.optimizer != "sgd")
+    ):
+        raise ConfigError(
+            "scaffold.variate is displacement, which means a sum of gradients only with "
+            f"train.optimizer sgd, got {config.train.optimizer}; set scaffold.variate = gradients"
+        )
+    if not config.lora.targets:
+        raise ConfigError("lora.targets is empty; name at least one linear layer")
