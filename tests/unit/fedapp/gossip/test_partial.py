@@ -34,7 +34,9 @@ def test_chunk_after_chunk_makes_the_payload(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [b"", CHUNKS[0][:31], CHUNKS[0] + b"x", CHUNKS[1], b"\0" * 32, PAYLOAD]
+    "wrong",
+    [b"", CHUNKS[0][:31], CHUNKS[0] + b"x", CHUNKS[1], b"\0" * 32, PAYLOAD],
+    ids=["empty", "short", "long", "another", "zero", "all"],
 )
 def test_a_wrong_chunk_is_refused_and_costs_nothing(tmp_path, wrong):
     partial = open_partial(tmp_path)
