@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2
 from fedapp.errors import PeerError
 from fedapp.gossip.calls import DIGEST, MAX_REPLY, PULL, SERVICE, Options, common_options
 from fedapp.gossip.counters import Counters
+from fedapp.gossip.engine import hold_engine
 from fedapp.gossip.identity import Identity
 from fedapp.gossip.names import dns_name
 from fedapp.gossip.proto import gossip_pb2
@@ -69,6 +70,7 @@ class Client:
         settings: GossipSection,
         counters: Counters,
     ) -> None:
+        hold_engine()
         self.name, self.address = name, address
         self.counters, self._settings = counters, settings
         self._channel = grpc.aio.secure_channel(

@@ -30,6 +30,7 @@ from fedapp.gossip.calls import (
 )
 from fedapp.gossip.chunks import DIGEST_BYTES
 from fedapp.gossip.counters import Counters
+from fedapp.gossip.engine import hold_engine
 from fedapp.gossip.envelope import MAX_ROUND
 from fedapp.gossip.identity import Identity
 from fedapp.gossip.membership import Membership
@@ -90,6 +91,7 @@ class Server:
         GossipError
             If it cannot be opened.
         """
+        hold_engine()
         self._server = grpc.aio.server(
             options=_options(self._settings), maximum_concurrent_rpcs=_MAX_CALLS
         )

@@ -195,9 +195,11 @@ def test_a_peer_that_falls_silent_in_the_middle_is_left_and_another_goes_on(tmp_
             world.addresses["B"] = await slow.start()
             world.addresses["C"] = await other.start()
             node = await world.start("A", origins=["B"], settings=settings(chunk_timeout=0.5))
-            await asyncio.sleep(0.3)
-            other.entries = [signed.message]
-            [(envelope, payload)] = await node.gather(1, deadline=10, minimum=1)
+            gathering = asyncio.create_task(node.gather(1, deadline=10, minimum=1))
+            while not slow.pulls:
+                await asyncio.sleep(0.01)
+            other.entries = [signed.message]  # only now, so that the silent one is asked first
+            [(envelope, payload)] = await gathering
             assert (envelope.origin, payload) == ("B", PAYLOAD)
             assert other.pulls[0].offset == after * CHUNK  # nothing came twice
             assert node.traffic.total().payload_received == len(PAYLOAD)

@@ -164,6 +164,20 @@ def test_two_updates_with_the_same_content_share_it(store):
     assert names(store) == []
 
 
+def test_the_own_update_is_kept_while_the_same_bytes_are_still_coming_in(store):
+    own, payload, found = update()
+    theirs, *_ = update(payload=payload, identity=BERN)
+    partial = store.begin(theirs, found)
+    partial.append(payload[:16384])
+
+    mine = store.add(own, payload, found)
+
+    assert store.read(mine) == payload
+    received = receive(store, theirs, payload, found)
+    assert (store.read(received), store.read(mine)) == (payload, payload)
+    assert ".part" not in names(store)
+
+
 def test_of_an_origin_the_newest_rounds_stay(tmp_path):
     store = make(tmp_path, keep=2)
     for number in (1, 2, 3, 4):
