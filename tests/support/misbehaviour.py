@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message
 
-import client_app.site as site_module
+import client_app.local_round as round_module
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.codec import Packed, pack
 from fedapp.exchange import Reply
@@ -65,16 +65,16 @@ def _as_usual() -> Iterator[None]:
 @contextmanager
 def _at_a_step(strike: Callable[[], None]) -> Iterator[None]:
     """Let ``strike`` happen after the first optimiser step."""
-    honest = site_module.train
+    honest = round_module.train
 
     def train(*arguments: Any, **options: Any) -> Any:
         return honest(*arguments, **{**options, "report": lambda *step: strike()})
 
-    site_module.train = train
+    round_module.train = train
     try:
         yield
     finally:
-        site_module.train = honest
+        round_module.train = honest
 
 
 def _die() -> None:

@@ -131,7 +131,9 @@ class PeerProcesses:
         return self._start([sys.executable, script, str(folder / "site.toml"), *arguments])
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        # Flower, where it is imported, sets how much gRPC says; the command's own choice counts.
+        given = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
+        environment = {**given, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
             command, cwd=self.root, env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
