@@ -43,14 +43,14 @@ from client_app.runtime import compute_settings
 from client_app.training import train
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.config import RunConfig
-from fedapp.stacks import recompress_adapter, stack_adapters
 from fedapp.subspaces import (
     fuse_bases,
     insensitive_subspace,
     insensitive_subspace_of_tokens,
     random_basis,
 )
-from server_app.strategies.folding import product_norm
+from server_app.app import build_strategy
+from server_app.strategies.folding import Folding as FoldingStrategy
 
 RESULT = Path(__file__).resolve().parent / "results" / "dysco_overhead.json"
 SITES = 4
@@ -76,7 +76,9 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
     resident = load_resident(config, site.label_map)
     items = resident.task.prepare(site.splits["train"])
     evaluated = resident.task.prepare(site.splits["validation"])
-    resident.parameters.load(resident.parameters.initial(0))
+    initial = resident.parameters.initial(0)
+    resident.parameters.load(initial)
+    work = _delta(resident.parameters.pairs, SITES * config.lora.rank)
     delta = _delta(resident.parameters.pairs, config.dysco.folded_rank)
 
     def evaluation() -> None:
@@ -103,7 +105,7 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
         "training": steps_of_a_round,
         "fold": fold,
         "fuse": _fuse(shapes),
-        "accept": _accept(delta, _delta(resident.parameters.pairs, SITES * config.lora.rank)),
+        "accept": _accept(config, initial, delta, work),
     }
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in parts}
     with compute_settings(config.train, resident.device):
@@ -174,14 +176,16 @@ def _delta(pairs: dict[str, Any], rank: int) -> Adapter:
     )
 
 
-def _accept(past: Adapter, work: Adapter) -> Callable[[], None]:
-    """Fold a round's products as `server_app.strategies.folding.Folding.accept` does."""
+def _accept(config: RunConfig, initial: Adapter, past: Adapter, work: Adapter) -> Callable[[], Any]:
+    """Fold a round's products into what was learned before, as the coordinator does."""
+    strategy = build_strategy(config)
+    assert isinstance(strategy, FoldingStrategy)
+    strategy.begin(initial)
+    merged = Adapter(work.pairs, initial.tensors)
 
     def fold() -> None:
-        whole = stack_adapters([past, work], [1.0, 1.0])
-        folded, _ = recompress_adapter(whole, max(pair.rank for pair in past.pairs.values()))
-        for adapter in (folded, work):
-            product_norm(adapter)
+        strategy.folded = past
+        strategy.accept(1, merged)
 
     return fold
 

@@ -16,6 +16,7 @@ from fedapp.gossip.membership import Member, is_address
 from fedapp.gossip.start import Start
 from fedapp.gossip.topology import Graph, Topology, neighbours
 from fedapp.paths import user_path
+from fedapp.small_file import read_small
 from fedapp.text import clean, shown, site_name
 
 _EVERYWHERE = ("0.0.0.0:", "[::]:")
@@ -158,15 +159,7 @@ def read_peer(path: Path) -> tuple[PeerConfig, Consortium]:
 
 
 def _read(path: Path, model: type[Model]) -> Model:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(LONGEST_FILE + 1)
-    except FileNotFoundError:
-        raise ConfigError(f"the file {path} does not exist; name the right one") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > LONGEST_FILE:
-        raise ConfigError(f"{path} has more than {LONGEST_FILE} bytes; name the right file")
+    data = read_small(path, LONGEST_FILE, "file", ConfigError)
     try:
         return model.model_validate(tomllib.loads(data.decode()))
     except ValidationError as error:

@@ -1,7 +1,8 @@
 """Sums of low-rank products kept as one pair of a larger rank (numpy, pure).
 
 ``sum_k w_k s_k B_k A_k = [w_1 s_1 B_1, w_2 s_2 B_2, ...] [A_1; A_2; ...]``: exact, and small while
-its rank is. Where that would grow without end it is cut by SVD, and the error is told.
+its rank is. Where that would grow without end it is cut to the best of a smaller rank, and the
+error is told.
 """
 
 from __future__ import annotations

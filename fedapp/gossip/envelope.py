@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -166,6 +167,12 @@ class Envelope:
         if envelope.to_bytes() != data:
             _malformed("an envelope is written in another way than the agreed one")
         return envelope
+
+    def refuse_if(self, findings: Mapping[str, tuple[bool, str]]) -> None:
+        """Raise EnvelopeRefused for the first finding that holds: by reason, whether, sentence."""
+        for reason, (found, sentence) in findings.items():
+            if found:
+                raise EnvelopeRefused(sentence, reason=reason, site=self.origin, round=self.round)
 
     def _refuse(self, field: str, finding: str) -> NoReturn:
         _malformed(f"field '{field}' of the envelope of '{clean(self.origin)}' {finding}")

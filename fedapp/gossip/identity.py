@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedapp.errors import IdentityError
 from fedapp.gossip.trust import Trust
+from fedapp.small_file import read_small
 from fedapp.text import clean
 
 MAX_FILE = 65536
@@ -69,7 +70,7 @@ class Identity:
             not belong to the others.
         """
         texts = [
-            _read(path, what)
+            read_small(path, MAX_FILE, what, IdentityError)
             for path, what in (
                 (certificate, "certificate"),
                 (key, "private key"),
@@ -133,19 +134,6 @@ class Identity:
         return grpc.ssl_channel_credentials(
             self._authority_pem, self._key_pem, self._certificate_pem
         )
-
-
-def _read(path: Path, what: str) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE + 1)
-    except FileNotFoundError:
-        raise IdentityError(f"the {what} {path} does not exist; name the right file") from None
-    except OSError as error:
-        raise IdentityError(f"the {what} {path} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_FILE:
-        raise IdentityError(f"the {what} {path} has more than {MAX_FILE} bytes, it is none")
-    return data
 
 
 def _certificate(data: bytes, source: str) -> x509.Certificate:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fedapp import atomic
-from fedapp.errors import EnvelopeRefused, StoreError
+from fedapp.errors import StoreError
 from fedapp.gossip.envelope import Envelope
 
 _NONCES_PER_ORIGIN = 1000
@@ -108,11 +108,7 @@ class ReplayGuard:
                 "same origin was accepted already",
             ),
         }
-        for reason, (found, sentence) in findings.items():
-            if found:
-                raise EnvelopeRefused(
-                    sentence, reason=reason, site=envelope.origin, round=envelope.round
-                )
+        envelope.refuse_if(findings)
 
     def admit(self, envelope: Envelope) -> None:
         """Remember an accepted envelope, see `check`."""

@@ -187,8 +187,4 @@ def check_time(envelope: Envelope, skew: float, now: float) -> None:
             "one of the two clocks is wrong",
         ),
     }
-    for reason, (found, sentence) in findings.items():
-        if found:
-            raise EnvelopeRefused(
-                sentence, reason=reason, site=envelope.origin, round=envelope.round
-            )
+    envelope.refuse_if(findings)

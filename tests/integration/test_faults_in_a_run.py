@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -17,6 +16,7 @@ from subprocess import CompletedProcess
 import pytest
 from cgroups import little_memory
 from desk import Desk
+from disks import tmpfs
 from faulty_app import FaultyApp
 from misbehaviour import OUT_OF_MEMORY, SECRET
 from verdicts import assert_one_sentence, contents
@@ -314,12 +314,8 @@ def test_a_site_that_the_kernel_kills_for_lack_of_memory_is_told_as_that(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB in memory; it needs the right to mount one."""
-    (place := tmp_path / "disk").mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with tmpfs(tmp_path / "disk") as place:
+        yield place
 
 
 def test_a_full_disk_is_one_sentence(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from bad_web import LAYOUT, QUICK
 from desk import wait_for_line
+from disks import tmpfs
 from engine_peer import expected
 from peers import PeerProcesses, free_port, terminate
 from slow_link import SlowLink
@@ -91,12 +92,8 @@ def test_two_peers_with_one_name_are_noticed_and_count_once(tmp_path: Path) -> N
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB in memory, where node B has its store; needs the right to mount."""
-    (place := tmp_path / "node-1").mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with tmpfs(tmp_path / "node-1") as place:
+        yield place
 
 
 def test_a_full_disk_is_one_nodes_trouble_and_ends_when_there_is_room(
