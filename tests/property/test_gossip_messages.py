@@ -14,6 +14,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,10 @@ TRUST = Trust(AUTHORITY.certificate)
 ORIGIN = AUTHORITY.issue("Zürich")
 RULES = Rules(RUN, frozenset({"Zürich"}), max_size=10**6, skew=300.0)
 PAYLOAD = random.Random(1).randbytes(3 * CHUNK + 10)
-SIGNED, MANIFEST = make_update(ORIGIN, PAYLOAD)
+# Good for longer than a busy machine may take to come to the test that uses it.
+SIGNED, MANIFEST = make_update(
+    ORIGIN, PAYLOAD, expiry=int((time.time() + timedelta(days=1).total_seconds()) * 1000)
+)
 LARGEST_GROWTH = 64 * 2**20
 
 # What a library thinks of a damaged serial number.
