@@ -2,7 +2,7 @@
 
 Usage:
     python -m benchmarks.dysco_overhead
-    python -m benchmarks.dysco_overhead --data embedded:sentiment --steps 30 --repetitions 5
+    python -m benchmarks.dysco_overhead --data embedded:sentiment --repetitions 7
     python -m benchmarks.dysco_overhead kernels --features 384 2048 4096
 
 Each repetition runs a site's round without Dysco (evaluation of the received model, local steps,
@@ -115,7 +115,7 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
                 if repetition:  # the first one warms up
                     runs[name].append(seconds)
     result: dict[str, Any] = {
-        "data": data, "site": site.site, "steps": steps, "tokens": tokens, "layers": len(shapes),
+        "site": site.site, "steps": steps, "tokens": tokens, "layers": len(shapes),
         "evaluated": len(evaluated), "repetitions": repetitions,
     }  # fmt: skip
     for kind, index in (("processor", 0), ("wall", 1)):
@@ -204,24 +204,25 @@ def main() -> None:
     """Measure, print, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", nargs="?", default="round", choices=("round", "kernels"))
-    parser.add_argument("--data", default="embedded:sentiment")
+    parser.add_argument("--data", nargs="+", default=["embedded:heart", "embedded:sentiment"])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--features", type=int, nargs="+", default=[384, 2048, 4096])
     parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found: Any
-    if options.what == "round":
-        found = measure_round(options.data, options.steps, options.tokens, options.repetitions)
-    else:
-        found = measure_kernels(options.features, options.tokens, options.repetitions)
     content = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    content[options.what] = found
+    if options.what == "kernels":
+        content["kernels"] = measure_kernels(options.features, options.tokens, options.repetitions)
+    else:
+        for data in options.data:
+            content.setdefault("round", {})[data] = measure_round(
+                data, options.steps, options.tokens, options.repetitions
+            )
     content["machine"] = {"cores": os.cpu_count(), "machine": platform.machine(), "threads": 1}
     content["versions"] = {"torch": torch.__version__, "numpy": np.__version__}
     RESULT.write_text(json.dumps(content, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+    print(json.dumps(content[options.what], indent=1))
 
 
 if __name__ == "__main__":

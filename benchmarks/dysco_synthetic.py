@@ -12,8 +12,9 @@ A perfect student exists for one layer: each client's target is a matrix on its 
 The methods: ``fedavg`` (both factors averaged), ``ffa`` (a fixed common A), ``random-boost`` (a
 random orthonormal A for all, redrawn every round, and folding: what of Dysco's gain needs no
 knowledge of the others), ``dysco`` (rotated basis), ``dysco-eigh`` (the literal reading).
-Every method trains with Adam at each of `RATES`; the best rate of the first seed (its training loss
-is the figure itself, for all methods alike) serves the further ones.
+Every method trains with Adam at each of `RATES`, and beyond while the largest is the best; the best
+rate of the first seed (its training loss is the figure itself, for all methods alike) serves the
+further ones.
 
 Results go to benchmarks/results/dysco_synthetic.json as cells end; what is there is not repeated.
 """
@@ -28,7 +29,7 @@ import platform
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ from fedapp.subspaces import fuse_bases, insensitive_basis
 RESULTS = Path(__file__).resolve().parent / "results" / "dysco_synthetic.json"
 METHODS = ("fedavg", "ffa", "random-boost", "dysco", "dysco-eigh")
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+FURTHER = (1e-1, 3e-1)
+"""Tried one after the other while the largest rate so far is the best."""
 RANK = 8
 ROUNDS = 30
 STEPS = 20
@@ -213,6 +216,25 @@ def _bases(federation: Federation, round: int) -> list[Tensor]:
     return result
 
 
+def tune(cells: dict[str, Any], place: Cell) -> list[dict[str, Any]]:
+    """Return runs of a setting at every rate; at more of them while the largest is the best."""
+    tuned = [found(cells, replace(place, rate=rate)) for rate in RATES]
+    for rate in FURTHER:
+        if best_rate(tuned) < tuned[-1]["rate"]:
+            break
+        tuned.append(found(cells, replace(place, rate=rate)))
+    return tuned
+
+
+def found(cells: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    """Return the run of a cell, from the results if it is there."""
+    if cell.key not in cells:
+        cells[cell.key] = run(cell)
+        write(cells)
+    result: dict[str, Any] = cells[cell.key]
+    return result
+
+
 def load() -> dict[str, Any]:
     """Return the cells that are there already."""
     return json.loads(RESULTS.read_text())["cells"] if RESULTS.exists() else {}
@@ -305,15 +327,10 @@ def main() -> None:
         for noise in options.noise for method in options.methods
     ]  # fmt: skip
     for clients, layers, noise, method in places if options.what == "run" else []:
-        tuned: list[dict[str, Any]] = []
-        for seed in options.seeds:
-            for rate in (best_rate(tuned),) if tuned else RATES:
-                cell = Cell(method, layers, clients, noise, rate, seed, options.scale)
-                if cell.key not in cells:
-                    cells[cell.key] = run(cell)
-                    write(cells)
-                if seed == options.seeds[0]:
-                    tuned.append(cells[cell.key])
+        place = Cell(method, layers, clients, noise, 0.0, options.seeds[0], options.scale)
+        tuned = tune(cells, place)
+        for seed in options.seeds[1:]:
+            found(cells, replace(place, rate=best_rate(tuned), seed=seed))
         print(method, layers, clients, noise, f"{tuned[0]['cpu_seconds']} s", file=sys.stderr)
     show(cells)
 

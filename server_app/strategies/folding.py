@@ -15,7 +15,7 @@ from fedapp.adapter import Adapter, Array, LoraPair
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, MergeRefused
 from fedapp.lowrank import sum_norm
-from fedapp.stacks import of_rank, recompress_adapter, stack_adapters
+from fedapp.stacks import of_rank, recompress, stack_adapters
 from fedapp.state import State
 from fedapp.validation import check_merge
 from server_app.algorithms.base import Weighted
@@ -104,13 +104,14 @@ class Folding(BaseStrategy):
         work = Adapter(model.pairs)
         past = [] if self.folded is None else [self.folded]
         whole = stack_adapters([*past, work], [1.0] * (len(past) + 1))
-        folded, error = recompress_adapter(whole, self.config.dysco.folded_rank)
+        cut = recompress(whole, self.config.dysco.folded_rank)
+        folded = cut.adapter
         check_merge(folded, round)
         self._numbers = {
             "folded_rank": float(max(pair.rank for pair in folded.pairs.values())),
-            "folded_norm": product_norm(folded),
+            "folded_norm": cut.norm,
             "round_norm": product_norm(work),
-            "truncation_error": error,
+            "truncation_error": cut.error,
         }
         self.folded = folded
         self.adapter = Adapter(self.adapter.pairs, model.tensors)
@@ -135,12 +136,12 @@ class Folding(BaseStrategy):
         """Return the ensemble of all rounds as one adapter of scaling 1."""
         if self.folded is None:
             return super().exported()
-        short, error = recompress_adapter(self.folded, self.config.dysco.export_rank)
-        rank = max(pair.rank for pair in short.pairs.values())
+        cut = recompress(self.folded, self.config.dysco.export_rank)
+        rank = max(pair.rank for pair in cut.adapter.pairs.values())
         return Exported(
-            Adapter(of_rank(short, rank, 1.0).pairs, self.adapter.tensors),
+            Adapter(of_rank(cut.adapter, rank, 1.0).pairs, self.adapter.tensors),
             {"r": rank, "lora_alpha": rank},
-            error,
+            cut.error,
         )
 
     def state_dict(self) -> State:
