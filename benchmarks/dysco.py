@@ -50,7 +50,8 @@ LOCAL = "local-only"
 
 MEASURED = (
     "basis_agreement", "insensitive_share", "folded_rank", "truncation_error", "cancellation",
-    "interference", "own_effect", "interference_ratio", "variate_error", "momentum_error",
+    "interference", "interference_sum", "own_effect", "interference_ratio", "variate_error",
+    "momentum_error",
 )  # fmt: skip
 TRACED = ("accuracy", "loss", "received_accuracy", "received_loss", *MEASURED)
 
@@ -67,7 +68,7 @@ def settings(data: str, row: str, rate: float, seed: int) -> dict[str, Any]:
         "train.learning-rate": rate,
         "seed": seed,
         "federation.local-only": row == "fedavg",
-        "federation.interference": True,
+        "federation.interference-each": True,
     }  # fmt: skip
 
 

@@ -17,7 +17,10 @@ from fedapp.seeds import derive_seed
 if TYPE_CHECKING:
     from client_app.models import ResidentModel
 
-OTHERS, OWN = "others_work", "own_work"  # as in ``server_app.interference``
+OTHERS, OWN, EACH = "others_work", "own_work", "each_work"  # as in ``server_app.interference``
+
+Factors = Mapping[str, torch.Tensor]
+"""``s R A`` of every layer."""
 
 
 def measure_interference(
@@ -33,7 +36,8 @@ def measure_interference(
 
     ``interference`` is ``||sum_{k != j} p_k DW_k h_j||``, the root mean square over tokens and
     layers, and ``own_effect`` the same of ``p_j DW_j``. Both come from second moments,
-    ``||B A h||^2 = tr(R A C A^T R^T)`` with ``B = Q R``.
+    ``||B A h||^2 = tr(R A C A^T R^T)`` with ``B = Q R``. If the ``R A`` of every single other site
+    came along, ``interference_sum`` is ``sum_{k != j} ||p_k DW_k h_j||``, their sum.
 
     Parameters
     ----------
@@ -56,25 +60,44 @@ def measure_interference(
         return {}
     seed = derive_seed(config.seed, "interference", site, round)
     inputs = collect_inputs(resident, items, config, tokens=config.dysco.tokens, seed=seed)
-    return {number: _effect(work, inputs) for number, work in works.items()}
+    numbers = {
+        number: _effect({name: _right(pair) for name, pair in work.pairs.items()}, inputs)
+        for number, work in works.items()
+    }
+    if EACH in received:
+        numbers["interference_sum"] = sum(_effect(one, inputs) for one in _singles(received[EACH]))
+    return numbers
 
 
-def _effect(work: Adapter, inputs: Sequence[LayerInput]) -> float:
+def _singles(each: Adapter) -> list[Factors]:
+    """Take the right factors of every single site apart."""
+    stacks = {name: torch.tensor(tensor).double() for name, tensor in each.tensors.items()}
+    counts = {len(stack) for stack in stacks.values() if stack.ndim == 3}
+    if len(counts) != 1 or any(stack.ndim != 3 for stack in stacks.values()):
+        raise _misfit("any layer")
+    return [{name: stack[k] for name, stack in stacks.items()} for k in range(counts.pop())]
+
+
+def _effect(factors: Factors, inputs: Sequence[LayerInput]) -> float:
     squares = [
-        _energy(work, layer, found) / found.tokens for found in inputs for layer in found.layers
+        _energy(factors, layer, found) / found.tokens for found in inputs for layer in found.layers
     ]
     return math.sqrt(max(0.0, sum(squares) / len(squares)))
 
 
-def _energy(work: Adapter, layer: str, found: LayerInput) -> float:
-    pair = work.pairs.get(layer)
-    if pair is None or pair.a_rn.shape[1] != found.features:
-        raise UpdateRefused(
-            f"the coordinator's work of other sites does not fit layer '{layer}'; run the same "
-            "fedapp version everywhere",
-            reason="wrong-layout",
-        )
-    return found.energy(_right(pair))
+def _energy(factors: Factors, layer: str, found: LayerInput) -> float:
+    factor = factors.get(layer)
+    if factor is None or factor.shape[1] != found.features:
+        raise _misfit(f"layer '{layer}'")
+    return found.energy(factor)
+
+
+def _misfit(layer: str) -> UpdateRefused:
+    return UpdateRefused(
+        f"the coordinator's work of other sites does not fit {layer}; run the same fedapp version "
+        "everywhere",
+        reason="wrong-layout",
+    )
 
 
 def _right(pair: LoraPair) -> torch.Tensor:

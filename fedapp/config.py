@@ -55,6 +55,7 @@ NEUTRAL = frozenset(
         "federation.keep-checkpoints",
         "federation.progress-interval",
         "federation.interference",
+        "federation.interference-each",
         "federation.gsnr",
         "dysco.export-rank",
         "train.generate-tokens",
@@ -219,6 +220,11 @@ class FederationSection(Section):
         False,
         "measure at every site how far the others' updates of the last round move its layers; "
         "costs a message more of the size of an update",
+    )
+    interference_each: bool = setting(
+        False,
+        "measure it, and for every single other site as well; each site is told, without names, "
+        "to which inputs and how strongly every other's update reacts",
     )
     gsnr: int = setting(
         0,

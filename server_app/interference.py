@@ -4,6 +4,10 @@ A site measures ``sum_{k != j} p_k DW_k`` of the last round on its own activatio
 number. It is told the sum, in factors that an SVD has mixed, which it could also take from two
 received models: no site sees another's update (with two sites the other's is all there is), and no
 activation leaves a site.
+
+With ``federation.interference_each`` every site is told of each other's work, without names, what
+decides the length ``||DW_k h||`` and no more: the factor ``R A`` of ``B A = Q R A``. What the work
+does to an input, ``Q``, is not among it.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedapp.adapter import Adapter, LoraPair
+import numpy as np
+
+from fedapp.adapter import Adapter, Array, LoraPair
 from fedapp.config import RunConfig
 from fedapp.lowrank import increment
 from fedapp.products import compress
@@ -20,9 +26,11 @@ from server_app.algorithms.base import Round
 from server_app.updates import Update
 
 Whole = Callable[[Adapter], "Adapter | None"]
-OTHERS, OWN = "others_work", "own_work"
-"""Payloads: the weighted work of all other sites, and of the site itself, in the last round."""
+OTHERS, OWN, EACH = "others_work", "own_work", "each_work"
+"""Payloads: the weighted work of all other sites, and of the site itself, in the last round; the
+right factors of every other's, one tensor (sites, rank, features) a layer."""
 NUMBERS = ("interference", "own_effect")
+SUM = "interference_sum"
 """What a site reports, see ``client_app.interference``."""
 RANK_CAP = 64
 
@@ -33,11 +41,12 @@ class Interference:
     Parameters
     ----------
     config : RunConfig
-        ``federation.interference`` says whether anything is done at all.
+        ``federation.interference`` and ``interference_each`` say whether anything is done at all.
     """
 
     def __init__(self, config: RunConfig) -> None:
-        self._on = config.federation.interference
+        self._each = config.federation.interference_each
+        self._on = config.federation.interference or self._each
         self._work: dict[str, Adapter] = {}
         self._shown: dict[str, dict[str, Adapter]] = {}
 
@@ -46,8 +55,12 @@ class Interference:
         if not self._work:
             return {}
         if site not in self._shown:
-            others = [(1.0, work) for name, work in self._work.items() if name != site]
-            shown = {OTHERS: compress(others, RANK_CAP)[0]} if others else {}
+            others = [work for name, work in self._work.items() if name != site]
+            shown = {}
+            if others:
+                shown[OTHERS] = compress([(1.0, work) for work in others], RANK_CAP)[0]
+            if others and self._each:
+                shown[EACH] = _right_factors(others)
             if site in self._work:
                 shown[OWN] = self._work[site]
             self._shown[site] = shown
@@ -74,7 +87,8 @@ class Interference:
         found = [u.numbers for u in updates if all(name in u.numbers for name in NUMBERS)]
         if not found:
             return {}
-        means = {name: sum(numbers[name] for numbers in found) / len(found) for name in NUMBERS}
+        names = [*NUMBERS, *([SUM] if all(SUM in numbers for numbers in found) else [])]
+        means = {name: sum(numbers[name] for numbers in found) / len(found) for name in names}
         own = means["own_effect"]
         return {**means, **({"interference_ratio": means["interference"] / own} if own else {})}
 
@@ -97,3 +111,22 @@ def _work(after: Adapter, sent: Adapter, weight: float) -> Adapter:
             factors = increment(*factors, start.b_mr, start.a_rn)  # type: ignore[assignment]
         pairs[name] = LoraPair(factors[0], factors[1], weight * pair.scaling)
     return Adapter(pairs)
+
+
+def _right_factors(works: Sequence[Adapter]) -> Adapter:
+    """Return ``s R_k A_k`` of all, filled up with zero rows; the largest work first."""
+    factors = [{name: _right(pair) for name, pair in work.pairs.items()} for work in works]
+    factors.sort(key=lambda of_site: -sum(float(np.sum(f**2)) for f in of_site.values()))
+    tensors = {}
+    for name in factors[0]:
+        rank = max(len(of_site[name]) for of_site in factors)
+        tensors[name] = np.stack(
+            [np.pad(f, ((0, rank - len(f)), (0, 0))) for f in (o[name] for o in factors)]
+        )
+    return Adapter({}, tensors)
+
+
+def _right(pair: LoraPair) -> Array:
+    r_rr = np.linalg.qr(pair.b_mr.astype(np.float64), mode="r")
+    factor: Array = (pair.scaling * r_rr @ pair.a_rn).astype(np.float32)
+    return factor

@@ -6,7 +6,7 @@ import torch
 from tiny_residents import by_hand, items_of
 from tiny_residents import tiny_resident as make
 
-from client_app.interference import OTHERS, OWN, measure_interference
+from client_app.interference import EACH, OTHERS, OWN, measure_interference
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.errors import UpdateRefused
 
@@ -45,6 +45,30 @@ def test_it_is_the_length_of_the_products_on_the_activations(tmp_path, targets):
             product = pair.scaling * torch.tensor(pair.b_mr.astype(float) @ pair.a_rn)
             squares.append(float((h_tn @ product.T).square().sum(dim=1).mean()))
         assert found[number] == pytest.approx(np.sqrt(np.mean(squares)), rel=1e-5)
+
+
+def test_the_sum_of_the_lengths_of_every_single_work(tmp_path):
+    resident, config = make(tmp_path, "bert")
+    works = [work(resident, 3, 0), work(resident, 2, 1)]
+    right = {
+        name: np.stack([
+            np.pad(w.pairs[name].scaling * np.linalg.qr(w.pairs[name].b_mr)[1] @ w.pairs[name].a_rn,
+                   ((0, 3 - w.pairs[name].rank), (0, 0)))
+            for w in works
+        ]).astype(np.float32)
+        for name in works[0].pairs
+    }  # fmt: skip
+    received = {OTHERS: works[0], OWN: works[1], EACH: Adapter({}, right)}
+
+    found = measure(resident, config, received)
+
+    # The "others" are the first, "own" the second of the two.
+    assert found["interference_sum"] == pytest.approx(
+        found["interference"] + found["own_effect"], rel=1e-5
+    )
+    flat = {name: tensor[0] for name, tensor in right.items()}
+    with pytest.raises(UpdateRefused, match="does not fit any layer"):
+        measure(resident, config, {**received, EACH: Adapter({}, flat)})
 
 
 def test_work_in_directions_that_nothing_uses_disturbs_nobody(tmp_path):

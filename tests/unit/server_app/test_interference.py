@@ -15,7 +15,7 @@ from fedapp.results import RunFolder
 from fedapp.state import join_state, split_state
 from server_app.app import build_strategy
 from server_app.checkpoint import newest_checkpoint
-from server_app.interference import OTHERS, OWN
+from server_app.interference import EACH, OTHERS, OWN
 
 Finished = Callable[..., RunFolder]
 LAYER = "layer.1.query"
@@ -104,6 +104,36 @@ def test_where_b_alone_travels_the_work_is_that_on_the_seeded_a(
             np.testing.assert_allclose(dense(i.payloads[OTHERS].unpack()), expected, atol=1e-5)
 
 
+def test_of_every_single_work_a_site_is_told_what_decides_its_length_and_no_more(
+    finished: Finished,
+) -> None:
+    grid = FakeGrid()
+    updates: dict[tuple[int, str], Adapter] = {}
+
+    def note(instruction, reply):  # type: ignore[no-untyped-def]
+        updates[instruction.round, instruction.site] = reply.payloads["adapter"].unpack()
+        return reply
+
+    for site in HOSPITALS:
+        grid.inject(site, note, round=1)
+    finished(grid, federation__interference_each=True)
+
+    asked = {(i.round, i.site): i for i in grid.sent if i.action is Action.TRAIN}
+    h_tn = np.random.default_rng(0).standard_normal((50, 8))
+    for site in HOSPITALS:
+        told = asked[2, site].payloads[EACH].unpack()
+        assert not told.pairs
+        factors = told.tensors[LAYER].astype(float)
+        lengths = [np.linalg.norm(h_tn[:, : factor.shape[1]] @ factor.T) for factor in factors]
+        expected = []
+        for other in set(HOSPITALS) - {site}:
+            start = asked[1, other].payloads["adapter"].unpack()
+            work = dense(updates[1, other]) - dense(start)
+            share = HOSPITALS[other] / sum(HOSPITALS.values())
+            expected.append(share * np.linalg.norm(h_tn[:, : work.shape[1]] @ work.T))
+        np.testing.assert_allclose(sorted(lengths), sorted(expected), rtol=1e-4)
+
+
 def test_nothing_is_sent_unless_it_is_asked_for(finished: Finished) -> None:
     grid = FakeGrid()
     finished(grid, method="dysco")
@@ -113,10 +143,15 @@ def test_nothing_is_sent_unless_it_is_asked_for(finished: Finished) -> None:
 def test_the_federations_row_holds_means_and_their_ratio(finished: Finished) -> None:
     grid = FakeGrid()
     for site, value in zip(sorted(HOSPITALS), (1.0, 2.0, 3.0), strict=False):
-        grid.inject(site, with_numbers(interference=value, own_effect=4.0), round=2)
+        grid.inject(
+            site,
+            with_numbers(interference=value, own_effect=4.0, interference_sum=2 * value),
+            round=2,
+        )
     rows = finished(grid, federation__interference=True, federation__rounds=2).read_metrics()
     row = [row for row in rows if row["phase"] == "federation"][1]
     assert row["interference"] == pytest.approx(2.0)  # of the three that have measured
+    assert row["interference_sum"] == pytest.approx(4.0)
     assert row["interference_ratio"] == pytest.approx(0.5)
 
 
