@@ -12,9 +12,9 @@ A perfect student exists for one layer: each client's target is a matrix on its 
 The methods: ``fedavg`` (both factors averaged), ``ffa`` (a fixed common A), ``random-boost`` (a
 random orthonormal A for all, redrawn every round, and folding: what of Dysco's gain needs no
 knowledge of the others), ``dysco`` (rotated basis), ``dysco-eigh`` (the literal reading).
-Every method trains with Adam at each of `RATES`, and beyond while the largest is the best; the best
-rate of the first seed (its training loss is the figure itself, for all methods alike) serves the
-further ones.
+Every method trains with Adam at each of `RATES`, and beyond while the best one lies at an end; the
+best rate of the first seed (its training loss is the figure itself, for all methods alike) serves
+the further ones.
 
 Results go to benchmarks/results/dysco_synthetic.json as cells end; what is there is not repeated.
 """
@@ -41,9 +41,9 @@ from fedapp.subspaces import fuse_bases, insensitive_basis
 
 RESULTS = Path(__file__).resolve().parent / "results" / "dysco_synthetic.json"
 METHODS = ("fedavg", "ffa", "random-boost", "dysco", "dysco-eigh")
-RATES = (1e-3, 3e-3, 1e-2, 3e-2)
-FURTHER = (1e-1, 3e-1)
-"""Tried one after the other while the largest rate so far is the best."""
+RATES = (3e-3, 1e-2, 3e-2)
+LOWER, HIGHER = (1e-3, 3e-4), (1e-1, 3e-1)
+"""Tried one after the other while the lowest, or the highest, rate so far is the best."""
 RANK = 8
 ROUNDS = 30
 STEPS = 20
@@ -217,12 +217,13 @@ def _bases(federation: Federation, round: int) -> list[Tensor]:
 
 
 def tune(cells: dict[str, Any], place: Cell) -> list[dict[str, Any]]:
-    """Return runs of a setting at every rate; at more of them while the largest is the best."""
+    """Return runs of a setting at every rate; at more of them while the best lies at an end."""
     tuned = [found(cells, replace(place, rate=rate)) for rate in RATES]
-    for rate in FURTHER:
-        if best_rate(tuned) < tuned[-1]["rate"]:
-            break
-        tuned.append(found(cells, replace(place, rate=rate)))
+    for further, end in ((LOWER, min), (HIGHER, max)):
+        for rate in further:
+            if best_rate(tuned) != end(run["rate"] for run in tuned):
+                break
+            tuned.append(found(cells, replace(place, rate=rate)))
     return tuned
 
 
