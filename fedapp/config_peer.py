@@ -14,7 +14,7 @@ from fedapp.config_section import Section, setting
 from fedapp.errors import ConfigError
 from fedapp.gossip.membership import Member, is_address
 from fedapp.gossip.start import Start
-from fedapp.gossip.topology import Graph, Topology, neighbours
+from fedapp.gossip.topology import Graph, Topology, neighbours, pulled_by
 from fedapp.paths import user_path
 from fedapp.small_file import read_small
 from fedapp.text import clean, shown, site_name
@@ -115,6 +115,7 @@ def load_peer(path: Path) -> Start:
         store=str(config.store),
         listen=config.listen,
         announce=config.announce,
+        listeners=pulled_by(consortium.graph(), config.name),
         status_interval=config.status_interval,
         members=tuple(consortium.peers()),
         neighbours=consortium.graph()[config.name],

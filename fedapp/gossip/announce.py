@@ -29,16 +29,21 @@ async def announce(
     connect: Callable[[str, str], Client],
     settings: GossipSection,
 ) -> None:
-    """Tell ``peer`` that this node listens at ``address``; try until it has heard it."""
+    """Tell ``peer`` that this node listens at ``address``, until cancelled.
+
+    Again and again: it may restart, and know the address of the consortium file alone.
+    """
     backoff = Backoff(settings.backoff_base, settings.backoff_cap)
     while True:
+        wait = backoff.next()
         if peer.address:
             client = connect(peer.name, peer.address)
             try:
                 await client.digest(run, 0, (), (), address, 0.0)
-                return
+                backoff.reset()
+                wait = settings.dead_after
             except PeerError as error:
                 _LOG.debug("%s", error)
             finally:
                 await client.close()
-        await asyncio.sleep(backoff.next())
+        await asyncio.sleep(wait)

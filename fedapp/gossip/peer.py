@@ -74,7 +74,11 @@ async def run_peer(start: Start, engine: Engine | None = None, say: Say = print)
     address = await node.start()
     work: list[asyncio.Task[object]] = []
     try:
-        say(f"{start.name} listens on {address}; {len(node.neighbours)} neighbours; {start.store}")
+        count = len(node.neighbours)
+        say(
+            f"{start.name} listens on {address}; {count} neighbour{'' if count == 1 else 's'}; "
+            f"{start.store}"
+        )
         work = [
             asyncio.create_task((engine or Relay()).run(node)),
             asyncio.create_task(_report(node, start.status_interval, say)),
@@ -119,6 +123,7 @@ def _node(start: Start, identity: Identity) -> GossipNode:
         start.path("store"),
         listen=start.listen,
         advertise=start.announce,
+        listeners=start.listeners,
         neighbours=start.neighbours,
         origins=start.origins,
         settings=start.settings,

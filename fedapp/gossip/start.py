@@ -22,6 +22,8 @@ class Start:
     ----------
     certificate, key, authority, store : str
         Absolute paths.
+    listeners : tuple of str
+        Who asks this site, so that it is told where this site listens.
     members : tuple of Member
         Every site of the consortium, this one included.
     neighbours, origins : tuple of str
@@ -38,6 +40,7 @@ class Start:
     store: str
     listen: str
     announce: str
+    listeners: tuple[str, ...]
     status_interval: float
     members: tuple[Member, ...]
     neighbours: tuple[str, ...]
@@ -58,7 +61,7 @@ class Start:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
         fields["members"] = tuple(Member(**member) for member in fields["members"])
-        for name in ("neighbours", "origins"):
+        for name in ("listeners", "neighbours", "origins"):
             fields[name] = tuple(fields[name])
         return cls(**fields)
 

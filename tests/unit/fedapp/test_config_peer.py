@@ -77,6 +77,18 @@ def test_a_node_takes_both_files_as_one_and_reads_them_in_another_process(site: 
     assert start.settings.chunk == GossipSection().chunk
 
 
+def test_in_a_directed_topology_a_node_knows_who_asks_it(site: Path) -> None:
+    path = site.parent / "shared/consortium.toml"
+    four = CONSORTIUM.replace("ring", "exponential") + '[[members]]\nname = "Worms"\n'
+    path.write_text(four, encoding="utf-8")
+
+    start = load_peer(site)
+
+    assert start.neighbours == ("Kiel", "Worms")
+    assert start.listeners == ("Worms", "Zürich")
+    assert Start.from_json(start.to_json()) == start
+
+
 def test_nobody_waits_for_a_site_that_only_passes_on(site: Path) -> None:
     path = site.parent / "shared/consortium.toml"
     path.write_text(CONSORTIUM + "trains = false\n", encoding="utf-8")
