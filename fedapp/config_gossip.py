@@ -18,6 +18,14 @@ class GossipSection(Section):
     )
     store_mb: float = setting(8192.0, "largest store of updates on disk", "MB", gt=0, le=1e9)
     store_age: float = setting(604800.0, "longest time an update is kept", "s", ge=60, le=3e7)
+    gather_mb: float = setting(
+        256.0,
+        "most memory for updates that come in while a round waits for them; others are read again "
+        "from the disk",
+        "MB",
+        ge=0,
+        le=1e6,
+    )
     keep_rounds: int = setting(4, "newest updates kept of every site", "rounds", ge=1, le=1000)
     lifetime: float = setting(
         86400.0, "time after which an update of this site is void", "s", ge=60, le=604800
@@ -61,10 +69,18 @@ class GossipSection(Section):
         """Largest store in bytes."""
         return int(self.store_mb * 1e6)
 
+    @property
+    def gather_bytes(self) -> int:
+        """Most memory for updates that a gathering waits for, in bytes."""
+        return int(self.gather_mb * 1e6)
+
     def plain(self) -> dict[str, int | float]:
         """Return all settings and what is derived from them, for a process without pydantic.
 
         ``types.SimpleNamespace(**plain)`` serves a node as well as this section does.
         """
-        derived = {name: getattr(self, name) for name in ("max_payload", "chunk", "store_bytes")}
+        derived = {
+            name: getattr(self, name)
+            for name in ("max_payload", "chunk", "store_bytes", "gather_bytes")
+        }
         return {**self.model_dump(), **derived}

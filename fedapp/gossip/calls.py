@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 SERVICE = "fedapp.gossip.v1.Gossip"
 DIGEST = f"/{SERVICE}/Digest"
 PULL = f"/{SERVICE}/Pull"
+HEALTH = "grpc.health.v1.Health"
 
 MAX_REQUEST = 512 * 1024
 """Most bytes of a request: 4096 identities and as many names are less."""
@@ -26,13 +27,19 @@ Options = list[tuple[str, int | str]]
 
 
 def common_options(settings: GossipSection) -> Options:
-    """Return the options of both sides: signs of life, and no size that nobody asked for."""
+    """Return the options of both sides: signs of life, and no size that nobody asked for.
+
+    A compressed message has the size that it is unpacked to, a thousand times more than was
+    checked; this layer's own messages are not worth packing.
+    """
     keepalive = int(settings.keepalive * 1000)
     return [
         ("grpc.keepalive_time_ms", keepalive),
         ("grpc.keepalive_timeout_ms", keepalive),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # none
+        ("grpc.per_message_decompression", 0),
         ("grpc.max_metadata_size", 8192),
         ("grpc.absolute_max_metadata_size", 16384),
     ]

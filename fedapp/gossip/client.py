@@ -17,7 +17,16 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 
 from fedapp.errors import PeerError
-from fedapp.gossip.calls import DIGEST, MAX_REPLY, PULL, SERVICE, Options, common_options
+from fedapp.gossip.calls import (
+    DIGEST,
+    HEALTH,
+    MAX_ENTRIES,
+    MAX_REPLY,
+    PULL,
+    SERVICE,
+    Options,
+    common_options,
+)
 from fedapp.gossip.counters import Counters
 from fedapp.gossip.engine import hold_engine
 from fedapp.gossip.identity import Identity
@@ -28,7 +37,6 @@ from fedapp.text import clean
 if TYPE_CHECKING:
     from fedapp.config_gossip import GossipSection
 
-_HEALTH = "/grpc.health.v1.Health/Check"
 _CLOSE_TIMEOUT = 2.0
 
 
@@ -38,13 +46,13 @@ class Answer:
 
     Attributes
     ----------
-    entries : list of SignedEnvelope
-        Still unverified.
+    entries : list of bytes
+        Signed envelopes, still unread.
     clock_offset : float
         How far the peer's clock is ahead, in seconds, to half the time that the answer took.
     """
 
-    entries: list[gossip_pb2.SignedEnvelope]
+    entries: list[bytes]
     clock_offset: float
 
 
@@ -77,7 +85,7 @@ class Client:
             address, identity.channel_credentials(), _options(name, settings)
         )
         # The messages stay bytes here, so that they are counted and parsed once.
-        self._health = self._channel.unary_unary(_HEALTH)
+        self._health = self._channel.unary_unary(f"/{HEALTH}/Check")
         self._digest = self._channel.unary_unary(DIGEST)
         self._pull = self._channel.unary_stream(PULL)
 
@@ -137,7 +145,7 @@ class Client:
             reply = gossip_pb2.DigestReply.FromString(data)
         except Exception:
             raise self._odd("what it has cannot be read") from None
-        return Answer(list(reply.entries), reply.clock / 1000 - received)
+        return Answer(list(reply.entries[:MAX_ENTRIES]), reply.clock / 1000 - received)
 
     async def pull(
         self, run: str, envelope: bytes, offset: int, count: int
@@ -212,7 +220,8 @@ class Client:
     def _failed(self, error: grpc.aio.AioRpcError) -> PeerError:
         code, details = error.code(), clean(error.details() or "", 200)
         if code is grpc.StatusCode.UNAVAILABLE:
-            sentence = f"no connection to the peer at {self.address}: {details}"
+            reason = details.rpartition(f"{self.address}: ")[2]  # gRPC repeats itself before
+            sentence = f"no connection to the peer at {self.address}: {reason}"
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             sentence = f"no answer of the peer at {self.address} in time"
         else:

@@ -14,11 +14,10 @@ from fedapp.errors import EnvelopeRefused, PeerError, StoreError
 from fedapp.gossip.backoff import Backoff
 from fedapp.gossip.client import Client
 from fedapp.gossip.news import News
-from fedapp.gossip.proto import gossip_pb2
 from fedapp.gossip.pull import pull
 from fedapp.gossip.refusals import Refusals
 from fedapp.gossip.replay import ReplayGuard
-from fedapp.gossip.signed import Rules, Signed, verify
+from fedapp.gossip.signed import Rules, Signed, parse, verify
 from fedapp.gossip.store import Store
 from fedapp.gossip.trust import Trust
 
@@ -79,6 +78,7 @@ class Inbox:
         self._store, self._guard, self._refusals = store, guard, refusals
         self._news, self._client, self._settings = news, client, settings
         self._offers: dict[bytes, _Offer] = {}
+        self._given_up: dict[str, bytes] = {}  # by origin: what nobody gave as it was signed
         self._slots = asyncio.Semaphore(settings.max_pulls)
         self._busy: dict[str, asyncio.Lock] = {}
         self._closing = False
@@ -105,18 +105,21 @@ class Inbox:
         offers = [o for o in self._offers.values() if o.signed.envelope.origin == origin]
         return {source for offer in offers for source in offer.sources}
 
-    def consider(
-        self, peer: str, round: int, message: gossip_pb2.SignedEnvelope
-    ) -> tuple[bytes, bool]:
+    def consider(self, peer: str, round: int, entry: bytes) -> tuple[bytes, bool]:
         """Take or refuse what ``peer`` offered when it was asked for ``round``.
 
         Returns
         -------
         bytes
-            The envelope's identity.
+            The envelope's identity; of what cannot be read, its digest.
         bool
             Whether it was acceptable.
         """
+        try:
+            message = parse(entry)
+        except EnvelopeRefused as error:
+            self._refuse(peer, error)
+            return hashlib.sha256(entry).digest(), False
         identity = hashlib.sha256(message.envelope).digest()
         if round != self.round or self._store.get(identity) is not None:
             return identity, True
@@ -163,7 +166,8 @@ class Inbox:
                 "more; its peers have it",
             )
         self._guard.check(envelope)
-        if self.sources(envelope.origin):
+        first = self._given_up.get(envelope.origin, signed.id)
+        if self.sources(envelope.origin) or first != signed.id:
             raise refuse(
                 "second-update",
                 f"the origin signed two updates for round {envelope.round}, the first counts; two "
@@ -192,9 +196,11 @@ class Inbox:
                         failed.clear()
                         _LOG.warning("%s", error)
                         await offer.more.wait(seen, backoff.next())
+            # The right chunks stay for whoever offers the rest; others of this origin do not come.
+            self._given_up[envelope.origin] = offer.signed.id
         except asyncio.CancelledError:
             if not self._closing:
-                self._store.abandon(envelope.payload_digest)
+                self._store.abandon(offer.signed.id)
             raise
         finally:
             self._offers.pop(offer.signed.id, None)
@@ -222,4 +228,7 @@ class Inbox:
         for task in tasks:
             task.cancel()
         self._offers.clear()
+        for identity in self._given_up.values() if not self._closing else ():
+            self._store.abandon(identity)
+        self._given_up.clear()
         return tasks

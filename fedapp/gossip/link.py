@@ -141,8 +141,8 @@ class Link:
     def _offer(self, answer: Answer) -> bool:
         """Give the inbox what came; return whether it was new and all of it acceptable."""
         told = len(self._told)
-        for message in answer.entries[:MAX_ENTRIES]:
-            identity, accepted = self._inbox.consider(self.name, self._round, message)
+        for entry in answer.entries:
+            identity, accepted = self._inbox.consider(self.name, self._round, entry)
             self._told.add(identity)
             if not accepted:
                 return False  # the rest comes again, after a pause

@@ -122,7 +122,10 @@ class GossipNode:
         self.refusals, self.traffic = Refusals(), Counters()
         self._listen, self._advertise, self._settings = listen, advertise, settings
         self._rules = Rules(run, self.membership.names, settings.max_payload, settings.clock_skew)
-        self._store = Store(store, settings.store_bytes, settings.store_age, settings.keep_rounds)
+        self._store = Store(
+            store, settings.store_bytes, settings.store_age, settings.keep_rounds,
+            settings.gather_bytes,
+        )  # fmt: skip
         self._guard = ReplayGuard(run, store / _REPLAY_FILE)
         self._news = News()
         self._inbox = Inbox(
@@ -140,6 +143,7 @@ class GossipNode:
             for name in sorted(self.neighbours)
         }
         self._tasks: list[asyncio.Task[None]] = []
+        self._tidying: asyncio.Task[None] | None = None
         self.address = ""
 
     async def __aenter__(self) -> Self:
@@ -228,6 +232,7 @@ class GossipNode:
             If the store cannot take it.
         """
         self._check_round(round)
+        await self._settled()
         self.identity.trust.verify(self.identity.certificate, time.time())
         size = memoryview(payload).nbytes
         if not 0 < size <= self._settings.max_payload:
@@ -279,7 +284,8 @@ class GossipNode:
         """
         self._open_round(round)
         end = asyncio.get_running_loop().time() + deadline
-        found, missing = await self._collect(round, end, minimum)
+        with self._store.handover.gathering():
+            found, missing = await self._collect(round, end, minimum)
         if len(found) < minimum:
             raise MissingReplies(
                 f"{len(found)} updates of others came within {deadline:g} s, at least {minimum} "
@@ -288,7 +294,8 @@ class GossipNode:
                 round=round,
             )
         self._open_round(round + 1)
-        await in_thread(self._tidy)
+        await self._settled()
+        self._tidying = asyncio.create_task(in_thread(self._tidy))
         return found
 
     async def rewind(self, round: int) -> None:
@@ -303,6 +310,7 @@ class GossipNode:
         StoreError
             If that cannot be written.
         """
+        await self._settled()
         self._inbox.open_round(0)
         for entry in self._store:
             if entry.signed.envelope.round >= round:
@@ -321,6 +329,7 @@ class GossipNode:
         GossipError
             If the node is in a later round.
         """
+        await self._settled()
         self._open_round(round)
         await in_thread(self._tidy)
 
@@ -334,6 +343,7 @@ class GossipNode:
         await self._server.close()
         if self._store.opened:
             try:
+                await self._settled()
                 await in_thread(self._tidy)
             finally:
                 self._store.close()
@@ -389,14 +399,20 @@ class GossipNode:
         found = self._store.find(round, self.origins)
         return [entry for entry in found if entry.signed.envelope.expiry >= limit]
 
+    async def _settled(self) -> None:
+        """Return when what the last gathering accepted is on the disk."""
+        if self._tidying is not None:
+            await asyncio.shield(self._tidying)
+            self._tidying = None
+
     def _tidy(self) -> None:
         now = time.time()
-        self._store.drop_old(now)
         self._guard.forget_expired(now, self._settings.clock_skew)
-        try:
-            self._guard.save()
-        except StoreError as error:
-            _LOG.warning("%s", error)  # the store remembers the newest updates too
+        for work in (lambda: self._store.drop_old(now), self._guard.save):
+            try:
+                work()
+            except (OSError, StoreError) as error:
+                _LOG.warning("%s", error)  # the store remembers the newest updates too
 
     def _may_come(self, origin: str) -> bool:
         """Whether an update that is missing is worth waiting for."""
@@ -410,6 +426,9 @@ class GossipNode:
         return any(name not in self._links or self.membership.alive(name) for name in sources)
 
     async def _read(self, entry: Entry) -> Update | None:
+        kept = self._store.handover.take(entry.signed.id)
+        if kept is not None:
+            return Update(entry.signed.envelope, kept)
         sharing = self._store.sharing(entry)
         try:
             payload = await in_thread(self._store.read, entry)

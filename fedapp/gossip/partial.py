@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from fedapp.errors import EnvelopeRefused, StoreError
@@ -22,6 +23,8 @@ class Partial:
     grid : Grid
     manifest : bytes
         The digests of all chunks, verified.
+    keep : callable, optional
+        Takes every right chunk as well, those that are on the disk already first.
 
     Raises
     ------
@@ -29,12 +32,19 @@ class Partial:
         If the disk cannot be written, or has no room for the whole payload.
     """
 
-    def __init__(self, path: Path, grid: chunks.Grid, manifest: bytes) -> None:
+    def __init__(
+        self,
+        path: Path,
+        grid: chunks.Grid,
+        manifest: bytes,
+        keep: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
         self.path, self.grid, self.manifest = path, grid, manifest
+        self._keep = keep
         self.offset = 0
         self._handle = -1
         try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             self._keep_right_chunks()
             self._reserve()
         except OSError as error:
@@ -75,6 +85,7 @@ class Partial:
         except OSError as error:
             # What was written of this chunk lies beyond the offset, and is written over.
             raise self._broken(error) from None
+        self._keep(data)
         self.offset += len(data)
 
     def finish(self, target: Path) -> None:
@@ -121,6 +132,7 @@ class Partial:
             data = os.pread(self._handle, length, self.offset)
             if chunks.digest(data) != self.grid.digest(self.manifest, self.offset):
                 break
+            self._keep(data)
             self.offset += length
 
     def _give_back(self) -> None:

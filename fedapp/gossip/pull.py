@@ -19,7 +19,7 @@ async def pull(client: Client, store: Store, signed: Signed) -> Entry:
 
     At most two chunks are in memory: one is written while the next one comes. Nothing is received
     beyond the size that the origin signed. What has come stays in the store if the peer fails, so
-    that any peer can give the rest. One payload is to be pulled once at a time.
+    that any peer can give the rest. One update is to be pulled once at a time.
 
     Raises
     ------
@@ -30,11 +30,10 @@ async def pull(client: Client, store: Store, signed: Signed) -> Entry:
     StoreError
         If the store is full or broken.
     """
-    digest = signed.envelope.payload_digest
-    manifest = store.manifest(digest)
+    manifest = store.manifest(signed.envelope.payload_digest)
     if manifest is None:
-        partial = store.unfinished(digest)
-        if partial is None and store.left_over(digest):
+        partial = store.unfinished(signed.id)
+        if partial is None and store.left_over(signed.id):
             # Only the manifest tells how much of what an earlier process left is right.
             partial = await _receive(client, store, signed, signed.envelope.size)
         if partial is None or not partial.whole:

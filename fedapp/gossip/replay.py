@@ -7,6 +7,7 @@ void once it has expired.
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,8 @@ class _Origin:
 class ReplayGuard:
     """The newest accepted round and the nonces of every origin, for one run.
 
+    `save` and `forget_expired` may be called from another thread.
+
     Parameters
     ----------
     run : str
@@ -37,6 +40,7 @@ class ReplayGuard:
     def __init__(self, run: str, path: Path) -> None:
         self._run, self._path = run, path
         self._origins: dict[str, _Origin] = {}
+        self._lock = threading.Lock()  # while another thread writes it down
 
     def load(self) -> None:
         """Read what an earlier process accepted.
@@ -69,12 +73,11 @@ class ReplayGuard:
         ------
         StoreError
         """
-        data = {
-            "run": self._run,
-            "origins": {name: asdict(origin) for name, origin in self._origins.items()},
-        }
+        with self._lock:
+            origins = {name: asdict(origin) for name, origin in self._origins.items()}
+        data = json.dumps({"run": self._run, "origins": origins}).encode()
         try:
-            atomic.write_bytes(self._path, json.dumps(data).encode(), 0o600)
+            atomic.write_bytes(self._path, data, 0o600)
         except OSError as error:
             raise StoreError(
                 f"{self._path} cannot be written: {error.strerror}; make room on the disk"
@@ -117,12 +120,13 @@ class ReplayGuard:
 
     def note(self, envelope: Envelope) -> None:
         """Remember an envelope whose update is in the store, accepted by an earlier process."""
-        known = self._origins.setdefault(envelope.origin, _Origin())
-        known.round = max(known.round, envelope.round)
-        known.nonces[envelope.nonce] = envelope.expiry
-        # An origin can push out its own nonces alone, and rounds still only go up.
-        while len(known.nonces) > _NONCES_PER_ORIGIN:
-            del known.nonces[next(iter(known.nonces))]
+        with self._lock:
+            known = self._origins.setdefault(envelope.origin, _Origin())
+            known.round = max(known.round, envelope.round)
+            known.nonces[envelope.nonce] = envelope.expiry
+            # An origin can push out its own nonces alone, and rounds still only go up.
+            while len(known.nonces) > _NONCES_PER_ORIGIN:
+                del known.nonces[next(iter(known.nonces))]
 
     def rewind(self, round: int) -> None:
         """Let updates of ``round`` and later come again, under new nonces."""
@@ -131,15 +135,17 @@ class ReplayGuard:
 
     def withdraw(self, envelope: Envelope) -> None:
         """Undo `admit`: the update was lost before anybody used it, and may come again."""
-        known = self._origins.get(envelope.origin)
-        if known is not None and known.nonces.pop(envelope.nonce, None) is not None:
-            known.round = min(known.round, envelope.round - 1)
+        with self._lock:
+            known = self._origins.get(envelope.origin)
+            if known is not None and known.nonces.pop(envelope.nonce, None) is not None:
+                known.round = min(known.round, envelope.round - 1)
 
     def forget_expired(self, now: float, skew: float) -> None:
         """Drop nonces of envelopes that are void anyway."""
         limit = int((now - skew) * 1000)
-        for known in self._origins.values():
-            known.nonces = {n: expiry for n, expiry in known.nonces.items() if expiry >= limit}
+        with self._lock:
+            for known in self._origins.values():
+                known.nonces = {n: expiry for n, expiry in known.nonces.items() if expiry >= limit}
 
 
 def _read(data: bytes) -> tuple[str, dict[str, _Origin]]:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from fedapp.errors import GossipError
-from fedapp.gossip.callers import Context, abort, caller
+from fedapp.gossip.callers import Context, abort
 from fedapp.gossip.calls import (
+    HEALTH,
     MAX_ENTRIES,
     MAX_LIST,
     MAX_REPLY,
@@ -30,6 +30,7 @@ from fedapp.gossip.calls import (
 )
 from fedapp.gossip.chunks import DIGEST_BYTES
 from fedapp.gossip.counters import Counters
+from fedapp.gossip.door import Door, Requests
 from fedapp.gossip.engine import hold_engine
 from fedapp.gossip.envelope import MAX_ROUND
 from fedapp.gossip.identity import Identity
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _GRACE = 1.0  # seconds for calls in progress when the node closes
 _MAX_CALLS = 1024
+_HEALTH_PLACES = 2  # calls of a peer for its health, on top of the others
 
 
 class Server:
@@ -77,11 +79,12 @@ class Server:
         self._identity, self._run, self._membership = identity, run, membership
         self._store, self._news = store, news
         self._settings, self._counters, self._moved = settings, counters, moved
-        self._others = membership.names - {membership.own}
-        self._calls: Counter[str] = Counter()
+        self._door = Door(
+            identity.trust, membership.names - {membership.own}, settings.calls_per_peer,
+            settings.answer_timeout, counters,
+        )  # fmt: skip
         self._closing = False
         self._server: grpc.aio.Server | None = None
-        self._health = health.aio.HealthServicer()
 
     async def start(self, listen: str) -> int:
         """Open the port ``listen`` (HOST:PORT; port 0: any) and return its number.
@@ -93,15 +96,19 @@ class Server:
         """
         hold_engine()
         self._server = grpc.aio.server(
-            options=_options(self._settings), maximum_concurrent_rpcs=_MAX_CALLS
+            options=_options(self._settings, len(self._membership.names)),
+            maximum_concurrent_rpcs=_MAX_CALLS,
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        methods = {
-            "Digest": grpc.unary_unary_rpc_method_handler(self._digest),
-            "Pull": grpc.unary_stream_rpc_method_handler(self._pull),
+        # Streams, so that a call is seen before its request has come; the same on the wire.
+        services = {
+            SERVICE: {
+                "Digest": grpc.stream_unary_rpc_method_handler(self._digest),
+                "Pull": grpc.stream_stream_rpc_method_handler(self._pull),
+            },
+            HEALTH: {"Check": grpc.stream_unary_rpc_method_handler(self._check)},
         }
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, methods),)
+            tuple(grpc.method_handlers_generic_handler(*service) for service in services.items())
         )
         try:
             port = int(self._server.add_secure_port(listen, self._identity.server_credentials()))
@@ -114,7 +121,6 @@ class Server:
                 site=self._identity.name,
             )
         await self._server.start()
-        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
         return port
 
     async def close(self) -> None:
@@ -122,11 +128,21 @@ class Server:
         self._closing = True
         self._news.tell()
         if self._server is not None:
-            await self._health.enter_graceful_shutdown()
             await self._server.stop(_GRACE)
 
-    async def _digest(self, data: bytes, context: Context) -> bytes:
-        async with self._call(data, context) as peer:
+    async def _check(self, requests: Requests, context: Context) -> bytes:
+        """Answer gRPC's health check (its ``Watch`` would be one more stream to be held open)."""
+        places = self._settings.calls_per_peer + _HEALTH_PLACES
+        async with self._door.call(requests, context, places) as (_, data):
+            request = await self._parse(health_pb2.HealthCheckRequest, data, context)
+            if request.service not in ("", SERVICE):
+                await abort(context, grpc.StatusCode.NOT_FOUND, "there is no such service here")
+            kinds = health_pb2.HealthCheckResponse
+            status = kinds.NOT_SERVING if self._closing else kinds.SERVING
+            return bytes(kinds(status=status).SerializeToString())
+
+    async def _digest(self, requests: Requests, context: Context) -> bytes:
+        async with self._door.call(requests, context) as (peer, data):
             request = await self._parse(gossip_pb2.DigestRequest, data, context)
             await self._check_run(request.run, context)
             origins, have = set(request.origins), set(request.have)
@@ -148,7 +164,8 @@ class Server:
                 request.round, origins, have, min(request.wait / 1000, self._settings.digest_wait)
             )
             reply = gossip_pb2.DigestReply(
-                entries=[entry.signed.message for entry in entries], clock=int(time.time() * 1000)
+                entries=[entry.signed.to_bytes() for entry in entries],
+                clock=int(time.time() * 1000),
             ).SerializeToString()
             self._counters.sent(len(reply))
             return bytes(reply)
@@ -170,8 +187,8 @@ class Server:
                 return found[:MAX_ENTRIES]
             await self._news.wait(seen, left)
 
-    async def _pull(self, data: bytes, context: Context) -> None:
-        async with self._call(data, context):
+    async def _pull(self, requests: Requests, context: Context) -> None:
+        async with self._door.call(requests, context) as (_, data):
             request = await self._parse(gossip_pb2.PullRequest, data, context)
             await self._check_run(request.run, context)
             entry = self._store.get(request.envelope)
@@ -223,22 +240,6 @@ class Server:
                 f"a chunk was not taken for {self._settings.chunk_timeout:g} s",
             )
 
-    @asynccontextmanager
-    async def _call(self, data: bytes, context: Context) -> AsyncIterator[str]:
-        peer = await caller(context, self._identity.trust, self._others)
-        if self._calls[peer] >= self._settings.calls_per_peer:
-            await abort(
-                context,
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"a peer may have {self._settings.calls_per_peer} calls at a time",
-            )
-        self._counters.received(len(data))
-        self._calls[peer] += 1
-        try:
-            yield peer
-        finally:
-            self._calls[peer] -= 1
-
     async def _check_run(self, run: str, context: Context) -> None:
         if run != self._run:
             await abort(
@@ -254,14 +255,17 @@ class Server:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the request cannot be read")
 
 
-def _options(settings: GossipSection) -> list[tuple[str, int | str]]:
+def _options(settings: GossipSection, members: int) -> list[tuple[str, int | str]]:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return [
+        # The rest of the files that a process may open is for the store and this node's own calls.
+        ("grpc.max_allowed_incoming_connections", min(64 + 4 * members, max(1, files // 2))),
         *common_options(settings),
         ("grpc.max_receive_message_length", MAX_REQUEST),
         ("grpc.max_send_message_length", MAX_REPLY),
         ("grpc.server_handshake_timeout_ms", int(settings.connect_timeout * 1000)),
         ("grpc.so_reuseport", 0),  # two nodes on one port would take each other's calls
-        ("grpc.max_concurrent_streams", settings.calls_per_peer + 2),  # health comes on top
+        ("grpc.max_concurrent_streams", settings.calls_per_peer + _HEALTH_PLACES),
         ("grpc.http2.min_ping_interval_without_data_ms", 500),
         ("grpc.http2.max_ping_strikes", 0),
     ]

@@ -11,10 +11,12 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator
+from functools import partial as bound
 from pathlib import Path
 
 from fedapp.errors import StoreError
 from fedapp.gossip import chunks
+from fedapp.gossip.handover import Handover
 from fedapp.gossip.partial import Partial
 from fedapp.gossip.signed import Signed
 from fedapp.gossip.store_files import (
@@ -24,6 +26,8 @@ from fedapp.gossip.store_files import (
     Entry,
     Verify,
     broken,
+    check_private,
+    drop_odd,
     read_entry,
     write,
 )
@@ -43,13 +47,18 @@ class Store:
         Seconds after which an update is dropped.
     keep_rounds : int
         Newest updates kept of every origin.
+    memory : int
+        Most bytes of what waits for a gathering, see `handover`.
     """
 
-    def __init__(self, folder: Path, max_bytes: int, max_age: float, keep_rounds: int) -> None:
+    def __init__(
+        self, folder: Path, max_bytes: int, max_age: float, keep_rounds: int, memory: int = 0
+    ) -> None:
         self.folder = folder
+        self.handover = Handover(memory)
         self._max_bytes, self._max_age, self._keep = max_bytes, max_age, keep_rounds
         self._entries: dict[bytes, Entry] = {}
-        self._partials: dict[str, Partial] = {}
+        self._partials: dict[bytes, Partial] = {}  # by the identity of the envelope
         self._left: dict[Path, int] = {}  # unfinished files of an earlier process, and their sizes
         self._reserved: dict[str, int] = {}  # payloads that are being written, and their sizes
         self._folder_lock: int | None = None
@@ -71,6 +80,7 @@ class Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._folder_lock = os.open(self.folder, os.O_RDONLY)
+            check_private(self.folder)
             fcntl.flock(self._folder_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._read_folder(verify)
         except BlockingIOError:
@@ -78,6 +88,9 @@ class Store:
             raise StoreError(
                 f"the store {self.folder} belongs to another node that runs; give each its own"
             ) from None
+        except StoreError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise broken(self.folder, error) from None
@@ -100,9 +113,9 @@ class Store:
         """Bytes of all payloads, those that are still coming in with their final size."""
         with self._index_lock:
             sizes = {e.signed.envelope.payload_digest: e.signed.envelope.size for e in self}
-            sizes |= {digest: partial.grid.size for digest, partial in self._partials.items()}
             sizes |= self._reserved
-            return sum(sizes.values()) + sum(self._left.values())
+            coming = (partial.grid.size for partial in self._partials.values())
+            return sum(sizes.values()) + sum(coming) + sum(self._left.values())
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._entries.values()))  # other threads may add one meanwhile
@@ -126,13 +139,13 @@ class Store:
                 return entry.manifest
         return None
 
-    def unfinished(self, payload_digest: str) -> Partial | None:
-        """Return the transfer of a payload that has begun and is not over."""
-        return self._partials.get(payload_digest)
+    def unfinished(self, identity: bytes) -> Partial | None:
+        """Return the transfer of an update that has begun and is not over."""
+        return self._partials.get(identity)
 
-    def left_over(self, payload_digest: str) -> bool:
-        """Whether an earlier process left the beginning of a payload."""
-        return self._part_path(payload_digest) in self._left
+    def left_over(self, identity: bytes) -> bool:
+        """Whether an earlier process left the beginning of an update."""
+        return self._part_path(identity) in self._left
 
     def begin(self, signed: Signed, manifest: bytes) -> Partial:
         """Return the place where the payload of a verified envelope can be received.
@@ -146,13 +159,15 @@ class Store:
         """
         envelope = signed.envelope
         with self._index_lock:
-            partial = self._partials.get(envelope.payload_digest)
+            partial = self._partials.get(signed.id)
             if partial is None:
-                path = self._part_path(envelope.payload_digest)
+                path = self._part_path(signed.id)
                 self._left.pop(path, None)
                 self._make_room(envelope.size, envelope.round)
-                partial = Partial(path, envelope.grid, manifest)
-                self._partials[envelope.payload_digest] = partial
+                self.handover.begin(signed.id, envelope.size)
+                keep = bound(self.handover.add, signed.id)
+                partial = Partial(path, envelope.grid, manifest, keep)
+                self._partials[signed.id] = partial
             return partial
 
     def commit(self, signed: Signed, manifest: bytes) -> Entry:
@@ -168,21 +183,24 @@ class Store:
         entry = Entry(signed, manifest, path, time.time())
         with self._index_lock:
             write(self._envelope_path(entry), signed.to_bytes())
-            partial = self._partials.get(envelope.payload_digest)
-            # Two sites may publish the same bytes: what is still coming in is then here already.
+            partial = self._partials.get(signed.id)
             if partial is not None and (partial.whole or not path.exists()):
                 partial.finish(path)
-                del self._partials[envelope.payload_digest]
+                del self._partials[signed.id]
+                self.handover.finish(signed.id)
+            elif partial is not None:
+                self.abandon(signed.id)  # another site's update had the same bytes, all of them
             self._entries[signed.id] = entry
             self._forget_rounds(envelope.origin)
         return entry
 
-    def abandon(self, payload_digest: str) -> None:
-        """Drop what came in of a payload that nobody waits for any more."""
+    def abandon(self, identity: bytes) -> None:
+        """Drop what came in of an update that nobody waits for any more."""
         with self._index_lock:
-            partial = self._partials.pop(payload_digest, None)
+            partial = self._partials.pop(identity, None)
             if partial is not None:
                 partial.discard()
+                self.handover.drop(identity)
 
     def add(self, signed: Signed, payload: chunks.Buffer, manifest: bytes) -> Entry:
         """Keep an update of this site's own.
@@ -203,7 +221,7 @@ class Store:
             del self._reserved[envelope.payload_digest]
 
     def read(self, entry: Entry) -> bytes:
-        """Return a payload, compared with its digest once more.
+        """Return a payload from the disk, compared with its digest once more.
 
         Raises
         ------
@@ -276,13 +294,15 @@ class Store:
         for entry in theirs[: -self._keep]:
             self.drop(entry)
 
-    def _part_path(self, payload_digest: str) -> Path:
-        return self.folder / f"{payload_digest}{PART}"
+    def _part_path(self, identity: bytes) -> Path:
+        # Not by content: whoever signs another's bytes as its own would write into its file.
+        return self.folder / f"{identity.hex()}{PART}"
 
     def _envelope_path(self, entry: Entry) -> Path:
         return self.folder / f"{entry.signed.id.hex()}{ENVELOPE}"
 
     def _read_folder(self, verify: Verify) -> None:
+        drop_odd(self.folder)
         for path in sorted(self.folder.glob(f"*{ENVELOPE}")):
             entry = read_entry(path, verify)
             if entry is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,8 @@ def write(path: Path, data: chunks.Buffer) -> None:
     """
     temporary = path.parent / f".{path.name}.tmp"
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(os.open(temporary, flags, 0o600), "wb") as stream:
             stream.write(data)
         os.replace(temporary, path)
     except OSError as error:
@@ -66,6 +68,28 @@ def read_entry(path: Path, verify: Verify) -> Entry | None:
     if chunks.payload_digest(found, envelope.grid) != envelope.payload_digest:
         return None
     return Entry(signed, found, payload, path.stat().st_mtime)
+
+
+def check_private(folder: Path) -> None:
+    """Refuse a folder in which anybody may put files.
+
+    Raises
+    ------
+    StoreError
+    """
+    if folder.stat().st_mode & stat.S_IWOTH:
+        raise StoreError(
+            f"everybody may write into the store {folder}; make it this user's alone (chmod 700)"
+        )
+
+
+def drop_odd(folder: Path) -> None:
+    """Remove links, pipes and sockets under the store's own names: none is from a node."""
+    for path in folder.iterdir():
+        mode = path.lstat().st_mode
+        odd = not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+        if odd and path.suffix in (PAYLOAD, ENVELOPE, PART):
+            path.unlink()
 
 
 def broken(path: Path, error: OSError) -> StoreError:

@@ -14,7 +14,7 @@ import pytest
 def tmpfs(place: Path) -> Iterator[Path]:
     """Make ``place`` a file system of 2 MB in memory; it needs the right to mount one."""
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(place)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a tmpfs is not allowed here")
     try:

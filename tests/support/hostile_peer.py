@@ -94,7 +94,10 @@ class HostilePeer:
         new = [e for e in self.entries if hashlib.sha256(e.envelope).digest() not in have]
         if not new and not self.stubborn:
             await asyncio.sleep(request.wait / 1000)
-        reply = gossip_pb2.DigestReply(entries=new, clock=int((time.time() + self.clock) * 1000))
+        reply = gossip_pb2.DigestReply(
+            entries=[entry.SerializeToString() for entry in new],
+            clock=int((time.time() + self.clock) * 1000),
+        )
         return bytes(reply.SerializeToString())
 
     async def _pull(self, data: bytes, context: Any) -> None:

@@ -1,8 +1,8 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from collections.abc import Iterable as _Iterable
+from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -64,9 +64,9 @@ class DigestReply(_message.Message):
     __slots__ = ("entries", "clock")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
-    entries: _containers.RepeatedCompositeFieldContainer[SignedEnvelope]
+    entries: _containers.RepeatedScalarFieldContainer[bytes]
     clock: int
-    def __init__(self, entries: _Optional[_Iterable[_Union[SignedEnvelope, _Mapping]]] = ..., clock: _Optional[int] = ...) -> None: ...
+    def __init__(self, entries: _Optional[_Iterable[bytes]] = ..., clock: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("run", "envelope", "offset")

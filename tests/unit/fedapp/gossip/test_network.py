@@ -134,7 +134,7 @@ def test_a_transfer_that_a_crash_interrupts_goes_on_after_the_restart(tmp_path):
             # What a killed A would leave: two chunks of seven.
             folder = tmp_path / "A"
             folder.mkdir()
-            (folder / f"{signed.payload_digest}.part").write_bytes(PAYLOAD[: 2 * 16384])
+            (folder / f"{signed.id.hex()}.part").write_bytes(PAYLOAD[: 2 * 16384])
             a = await world.start("A")
             [(_, payload)] = await a.gather(1, deadline=10, minimum=1)
             assert payload == PAYLOAD

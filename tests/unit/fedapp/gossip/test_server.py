@@ -12,6 +12,7 @@ from consortium import LAYOUT, RUN, Consortium, settings
 from fedapp.gossip.calls import DIGEST, MAX_LIST, MAX_REQUEST, PULL
 from fedapp.gossip.names import dns_name
 from fedapp.gossip.proto import gossip_pb2
+from fedapp.gossip.signed import parse
 
 PAYLOAD = os.urandom(50_000)
 
@@ -101,7 +102,7 @@ def test_an_answer_waits_for_news_and_no_longer_than_both_sides_allow(tmp_path):
         await asyncio.sleep(0.1)
         envelope = await node.publish(1, PAYLOAD, layout_digest=LAYOUT)
         [entry] = (await asked).entries
-        assert entry.envelope == envelope.to_bytes()
+        assert parse(entry).envelope == envelope.to_bytes()
         assert (await caller.digest(request(have=[envelope.id]))).entries == []
         assert (await caller.digest(request(round=2))).entries == []
         assert (await caller.digest(request(origins=["B"]))).entries == []
@@ -199,7 +200,7 @@ def test_a_peer_that_does_not_take_what_it_asked_for_is_cut_off(tmp_path):
         name, details = await code(rest())
         assert name == "DEADLINE_EXCEEDED"
         assert "was not taken for 0.3 s" in details
-        assert node._server._calls["B"] == 0
+        assert node._server._door.calls["B"] == 0
 
     run(scene(work, settings=settings(chunk_timeout=0.3))(tmp_path))
 

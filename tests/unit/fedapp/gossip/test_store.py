@@ -229,7 +229,7 @@ def test_an_interrupted_transfer_goes_on_after_a_restart(tmp_path):
     first.close()
 
     second = make(tmp_path)
-    assert second.left_over(signed.envelope.payload_digest)
+    assert second.left_over(signed.id)
     assert second.used == SIZE
     partial = second.begin(signed, found)
 
@@ -270,8 +270,8 @@ def test_what_was_left_too_long_ago_goes_at_the_start(tmp_path):
 def test_an_abandoned_transfer_is_gone(store):
     signed, _, found = update()
     store.begin(signed, found)
-    store.abandon(signed.envelope.payload_digest)
-    store.abandon(signed.envelope.payload_digest)
+    store.abandon(signed.id)
+    store.abandon(signed.id)
 
     assert store.used == 0
     assert names(store) == []
