@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import resource
 import stat
@@ -13,14 +14,17 @@ import grpc
 import grpc.aio
 import pytest
 from consortium import LAYOUT, RUN, Consortium, settings
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from hostile_peer import CHUNK, HostilePeer, honest_pull, make_update
 
-from fedapp.errors import MissingReplies, PeerError, StoreError
+from fedapp.errors import IdentityError, MissingReplies, PeerError, StoreError
 from fedapp.gossip.calls import DIGEST, MAX_REPLY, PULL
 from fedapp.gossip.client import Client
 from fedapp.gossip.counters import Counters
 from fedapp.gossip.names import dns_name
 from fedapp.gossip.proto import gossip_pb2
+from fedapp.gossip.throwaway import Authority
 
 from .test_node import run
 
@@ -196,6 +200,29 @@ def test_connections_are_bounded_and_free_again_when_they_end(tmp_path, monkeypa
             call = member.unary_unary(f"{HEALTH}Check")
             assert await call(b"", timeout=10, wait_for_ready=True)
             await member.close()
+
+    run(go())
+
+
+# ---- certificates --------------------------------------------------------------------------------
+
+
+def test_a_member_cannot_certify_others_with_a_chain(tmp_path):
+    async def go():
+        async with Consortium(tmp_path) as world:
+            node = await world.start("A", neighbours=[])
+            own, key = world.authority.certify("B")
+            issuer = Authority(x509.load_pem_x509_certificate(own), load_pem_private_key(key, None))
+            leaf, leaf_key = issuer.certify("C")
+            chain = {"_certificate_pem": leaf + own, "_key_pem": leaf_key}
+            forged = dataclasses.replace(world.identities["C"], **chain)
+            caller = channel(node, forged)
+            check = caller.unary_unary(f"{HEALTH}Check")(b"", timeout=2)
+            assert await ending(check) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # not even answered
+            await caller.close()
+            der = x509.load_pem_x509_certificate(leaf).public_bytes(Encoding.DER)
+            with pytest.raises(IdentityError, match="not issued by this consortium's authority"):
+                node.identity.trust.verify(der, time.time())
 
     run(go())
 
