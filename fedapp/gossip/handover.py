@@ -37,8 +37,8 @@ class Handover:
         finally:
             self._gatherings -= 1
             if not self._gatherings:
-                for identity in list(self._sizes):
-                    self.drop(identity)
+                for kept in (self._coming, self._whole, self._sizes):
+                    kept.clear()
 
     def begin(self, identity: bytes, size: int) -> None:
         """A payload begins to come in: keep it if somebody waits and the budget allows it."""
