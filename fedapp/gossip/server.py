@@ -257,9 +257,12 @@ class Server:
 
 def _options(settings: GossipSection, members: int) -> list[tuple[str, int | str]]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return [
+    connections = 256 + 4 * members
+    if files != resource.RLIM_INFINITY:
         # The rest of the files that a process may open is for the store and this node's own calls.
-        ("grpc.max_allowed_incoming_connections", min(64 + 4 * members, max(1, files // 2))),
+        connections = min(connections, max(1, files // 2))
+    return [
+        ("grpc.max_allowed_incoming_connections", connections),
         *common_options(settings),
         ("grpc.max_receive_message_length", MAX_REQUEST),
         ("grpc.max_send_message_length", MAX_REPLY),

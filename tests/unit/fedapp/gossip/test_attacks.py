@@ -24,6 +24,7 @@ from fedapp.gossip.client import Client
 from fedapp.gossip.counters import Counters
 from fedapp.gossip.names import dns_name
 from fedapp.gossip.proto import gossip_pb2
+from fedapp.gossip.server import _options
 from fedapp.gossip.throwaway import Authority
 
 from .test_node import run
@@ -202,6 +203,14 @@ def test_connections_are_bounded_and_free_again_when_they_end(tmp_path, monkeypa
             await member.close()
 
     run(go())
+
+
+def test_where_files_are_not_limited_connections_are_all_the_same(monkeypatch):
+    monkeypatch.setattr("fedapp.gossip.server.resource.getrlimit", lambda _: (-1, -1))
+
+    options = dict(_options(settings(), 10))
+
+    assert options["grpc.max_allowed_incoming_connections"] == 296
 
 
 # ---- certificates --------------------------------------------------------------------------------
