@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -148,9 +148,16 @@ class Client:
         return Answer(list(reply.entries[:MAX_ENTRIES]), reply.clock / 1000 - received)
 
     async def pull(
-        self, run: str, envelope: bytes, offset: int, count: int
+        self,
+        run: str,
+        envelope: bytes,
+        offset: int,
+        count: int,
+        patience: Callable[[], float] | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the manifest and up to ``count`` chunks from ``offset`` on; close it to end it.
+
+        ``patience`` tells how long to wait for the next chunk; by default ``chunk-timeout``.
 
         Raises
         ------
@@ -161,18 +168,19 @@ class Client:
             run=run, envelope=envelope, offset=offset
         ).SerializeToString()
         self.counters.sent(len(request))
-        patience = self._settings.chunk_timeout
-        call = self._pull(request, timeout=patience * (count + 1))
+        longest = self._settings.chunk_timeout
+        call = self._pull(request, timeout=longest * (count + 1))
         try:
             for number in range(count + 1):
+                wait = patience() if patience else longest
                 try:
-                    async with asyncio.timeout(patience):
+                    async with asyncio.timeout(wait):
                         data = await call.read()
                 except asyncio.CancelledError:
                     raise self._hung_up() from None
                 except TimeoutError:
                     raise PeerError(
-                        f"the peer sent nothing for {patience:g} s in the middle of an update",
+                        f"the peer sent nothing for {wait:g} s in the middle of an update",
                         site=self.name,
                     ) from None
                 except grpc.aio.AioRpcError as error:

@@ -34,6 +34,7 @@ class _Offer:
     signed: Signed
     sources: list[str]
     more: News = field(default_factory=News)  # another source has come
+    hurry: float = 0.0  # seconds for a chunk while somebody else has it too
     task: asyncio.Task[None] | None = None
 
 
@@ -135,7 +136,7 @@ class Inbox:
         except EnvelopeRefused as error:
             self._refuse(peer, error)
             return identity, False
-        offer = _Offer(signed, [peer])
+        offer = _Offer(signed, [peer], hurry=self._settings.answer_timeout)
         self._offers[identity] = offer
         offer.task = asyncio.create_task(self._fetch(offer))
         return identity, True
@@ -183,7 +184,7 @@ class Inbox:
                 seen = offer.more.count
                 source = self._choose(offer, failed)
                 try:
-                    await self._pull_from(source, offer.signed)
+                    await self._pull_from(source, offer)
                     self._guard.admit(envelope)
                     self._news.tell()
                     return
@@ -194,6 +195,7 @@ class Inbox:
                     failed.add(source)
                     if failed >= set(offer.sources):
                         failed.clear()
+                        offer.hurry *= 2  # all of them are slow: perhaps this node is
                         _LOG.warning("%s", error)
                         await offer.more.wait(seen, backoff.next())
             # The right chunks stay for whoever offers the rest; others of this origin do not come.
@@ -205,13 +207,18 @@ class Inbox:
         finally:
             self._offers.pop(offer.signed.id, None)
 
-    async def _pull_from(self, source: str, signed: Signed) -> None:
+    async def _pull_from(self, source: str, offer: _Offer) -> None:
         # One transfer from a peer at a time, so that a slow one holds no more than one place.
         async with self._busy.setdefault(source, asyncio.Lock()), self._slots:
             client = self._client(source)
             if client is None:
                 raise PeerError("it is not connected", site=source)
-            await pull(client, self._store, signed)
+            longest = self._settings.chunk_timeout
+
+            def patience() -> float:
+                return min(offer.hurry, longest) if len(offer.sources) > 1 else longest
+
+            await pull(client, self._store, offer.signed, patience)
 
     def _choose(self, offer: _Offer, failed: set[str]) -> str:
         """Return who is asked next: not yet failed, idle, the origin itself, in this order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from fedapp.errors import EnvelopeRefused
 from fedapp.gossip import chunks
@@ -13,8 +14,10 @@ from fedapp.gossip.store import Store
 from fedapp.gossip.store_files import Entry
 from fedapp.gossip.threads import in_thread
 
+Patience = Callable[[], float]
 
-async def pull(client: Client, store: Store, signed: Signed) -> Entry:
+
+async def pull(client: Client, store: Store, signed: Signed, patience: Patience) -> Entry:
     """Receive the payload of a verified envelope and return it as an update in the store.
 
     At most two chunks are in memory: one is written while the next one comes. Nothing is received
@@ -35,17 +38,21 @@ async def pull(client: Client, store: Store, signed: Signed) -> Entry:
         partial = store.unfinished(signed.id)
         if partial is None and store.left_over(signed.id):
             # Only the manifest tells how much of what an earlier process left is right.
-            partial = await _receive(client, store, signed, signed.envelope.size)
+            end = signed.envelope.size
+            partial = await _receive(client, store, signed, end, patience)
         if partial is None or not partial.whole:
-            partial = await _receive(client, store, signed, partial.offset if partial else 0)
+            start = partial.offset if partial else 0
+            partial = await _receive(client, store, signed, start, patience)
         manifest = partial.manifest
     return await in_thread(store.commit, signed, manifest)
 
 
-async def _receive(client: Client, store: Store, signed: Signed, offset: int) -> Partial:
+async def _receive(
+    client: Client, store: Store, signed: Signed, offset: int, patience: Patience
+) -> Partial:
     envelope = signed.envelope
     count = -(-(envelope.size - offset) // envelope.chunk)
-    replies = client.pull(envelope.run, signed.id, offset, count)
+    replies = client.pull(envelope.run, signed.id, offset, count, patience)
     writing: asyncio.Future[None] | None = None
     try:
         manifest = await anext(replies)

@@ -213,6 +213,35 @@ def test_where_files_are_not_limited_connections_are_all_the_same(monkeypatch):
     assert options["grpc.max_allowed_incoming_connections"] == 296
 
 
+def test_a_peer_that_gives_drop_by_drop_is_left_for_one_that_does_not(tmp_path):
+    async def go():
+        async with Consortium(tmp_path) as world:
+            signed, found = make_update(world.identities["B"], PAYLOAD)
+
+            async def drops(request, write):
+                await write(found)
+                for start in range(0, len(PAYLOAD), CHUNK):
+                    await write(PAYLOAD[start : start + CHUNK])
+                    await asyncio.sleep(2)
+
+            slow = HostilePeer(world.identities["B"], [signed.message], drops)
+            quick = HostilePeer(world.identities["C"], [], honest_pull(PAYLOAD, found))
+            world.addresses["B"], world.addresses["C"] = await slow.start(), await quick.start()
+            patient = settings(chunk_timeout=30, answer_timeout=0.5, digest_wait=0.2)
+            node = await world.start("A", origins=["B"], settings=patient)
+            gathering = asyncio.create_task(node.gather(1, deadline=20, minimum=1))
+            while not slow.sent:
+                await asyncio.sleep(0.05)
+            quick.entries = [signed.message]
+            [(_, payload)] = await gathering
+            assert payload == PAYLOAD
+            assert [pull.offset for pull in quick.pulls] == [2 * CHUNK]
+            await slow.close()
+            await quick.close()
+
+    run(go())
+
+
 # ---- certificates --------------------------------------------------------------------------------
 
 
