@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -408,7 +409,8 @@ class GossipNode:
     def _tidy(self) -> None:
         now = time.time()
         self._guard.forget_expired(now, self._settings.clock_skew)
-        for work in (lambda: self._store.drop_old(now), self._guard.save):
+        works: list[Callable[[], None]] = [partial(self._store.drop_old, now), self._guard.save]
+        for work in works:
             try:
                 work()
             except (OSError, StoreError) as error:
