@@ -140,6 +140,12 @@ class IdentityError(GossipError):
     exit_code = 2
 
 
+class ProvisionError(FedappError):
+    """A key, a signing request or a folder of the consortium's is missing, wrong or in the way."""
+
+    exit_code = 2
+
+
 class PeerError(GossipError):
     """A peer cannot be reached, or does not keep to the protocol; worth another attempt."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedapp.errors import IdentityError
 from fedapp.gossip.trust import Trust
+from fedapp.secret_file import read_secret
 from fedapp.small_file import read_small
 from fedapp.text import clean
 
@@ -67,17 +69,14 @@ class Identity:
         ------
         IdentityError
             Naming the file, if one is missing, unreadable, not what it should be, expired, or does
-            not belong to the others.
+            not belong to the others; or if the key's file is open to others on this machine.
         """
-        texts = [
-            read_small(path, MAX_FILE, what, IdentityError)
-            for path, what in (
-                (certificate, "certificate"),
-                (key, "private key"),
-                (authority, "authority's certificate"),
-            )
-        ]
-        identity = cls.from_pem(*texts, sources=(str(certificate), str(key), str(authority)))
+        identity = cls.from_pem(
+            read_small(certificate, MAX_FILE, "certificate", IdentityError),
+            read_secret(key, MAX_FILE, "private key", IdentityError),
+            read_small(authority, MAX_FILE, "authority's certificate", IdentityError),
+            sources=(str(certificate), str(key), str(authority)),
+        )
         if name is not None and identity.name != name:
             raise IdentityError(
                 f"the certificate {certificate} is for '{clean(identity.name)}', expected "
@@ -95,16 +94,10 @@ class Identity:
         sources: tuple[str, str, str] = ("certificate", "private key", "authority"),
     ) -> Identity:
         """Take the three as PEM, see `load`; ``sources`` is what errors call them."""
-        own = _certificate(certificate, sources[0])
-        root = _certificate(authority, sources[2])
-        private = _private_key(key, sources[1])
+        own = parse_certificate(certificate, sources[0])
+        root = parse_authority(authority, sources[2])
+        private = parse_private_key(key, sources[1])
         now = time.time()
-        if not root.not_valid_before_utc.timestamp() <= now <= root.not_valid_after_utc.timestamp():
-            raise IdentityError(
-                f"{sources[2]}: the authority's certificate is valid from "
-                f"{root.not_valid_before_utc} to {root.not_valid_after_utc}, not now; get the "
-                "consortium's present one, or set the clock"
-            )
         trust = Trust(root)
         der = own.public_bytes(Encoding.DER)
         try:
@@ -136,7 +129,20 @@ class Identity:
         )
 
 
-def _certificate(data: bytes, source: str) -> x509.Certificate:
+def parse_authority(data: bytes, source: str) -> x509.Certificate:
+    """Return the consortium's certificate, valid now; ``source`` is what errors call it."""
+    root = parse_certificate(data, source)
+    if not root.not_valid_before_utc <= datetime.now(UTC) <= root.not_valid_after_utc:
+        raise IdentityError(
+            f"{source}: the authority's certificate is valid from {root.not_valid_before_utc} to "
+            f"{root.not_valid_after_utc}, not now; get the consortium's present one, or set the "
+            "clock"
+        )
+    return root
+
+
+def parse_certificate(data: bytes, source: str) -> x509.Certificate:
+    """Return the one certificate in ``data`` (PEM); ``source`` is what errors call it."""
     try:
         found = x509.load_pem_x509_certificates(data)
         for certificate in found:
@@ -150,7 +156,8 @@ def _certificate(data: bytes, source: str) -> x509.Certificate:
     return found[0]
 
 
-def _private_key(data: bytes, source: str) -> ec.EllipticCurvePrivateKey:
+def parse_private_key(data: bytes, source: str) -> ec.EllipticCurvePrivateKey:
+    """Return the private key in ``data`` (PEM); ``source`` is what errors call it."""
     try:
         key = serialization.load_pem_private_key(data, None)
     except TypeError:
