@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from fedapp.cli import commands, config
+from fedapp.cli import commands, config, site, start
 from fedapp.cli.console import SentenceGroup
 from fedapp.cli.peer import peer
+from fedapp.cli.provision import enrol, provision
 from fedapp.cli.run import run
 
 app = typer.Typer(
@@ -20,6 +21,12 @@ app.command()(run)
 app.command()(commands.stop)
 app.add_typer(config.app, name="config")
 app.command()(peer)
+app.command()(provision)
+app.command()(enrol)
+app.command()(start.superlink)
+app.command()(start.superexec)
+app.command()(start.supernode)
+app.add_typer(site.app, name="site")
 app.command()(commands.report)
 app.command()(commands.export)
 app.command()(commands.version)

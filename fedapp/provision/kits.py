@@ -1,0 +1,78 @@
+"""What each hospital gets: settings, containers, the authority, and a page that says what to do.
+
+Nothing in a kit is secret. It is written anew whenever what it is made of has changed, and holds no
+date, so that the same consortium gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from string import Template
+
+from fedapp import toml
+from fedapp.config_provision import ConsortiumFile
+from fedapp.provision.folder import Folder, put
+from fedapp.provision.members import CERTIFICATE
+
+_PLAIN = ("docker-compose.yml", "compose.gpu.yml", "compose.peers.yml")
+_FILLED = {"README.md": "README.md", "env": ".env", "join.toml": "join.toml",
+           "site.toml": "site.toml", "fingerprints.txt": "fingerprints.txt"}  # fmt: skip
+_PEERS, _PEER = "peers.toml", "peer.toml"
+
+
+def write_kit(
+    folder: Folder, config: ConsortiumFile, name: str, authority: bytes, fingerprint: str
+) -> bool:
+    """Write one member's kit; return whether anything in it changed.
+
+    Parameters
+    ----------
+    folder : Folder
+    config : ConsortiumFile
+    name : str
+        The member's.
+    authority : bytes
+        The consortium's certificate, PEM.
+    fingerprint : str
+        The authority's.
+    """
+    kit = folder.kit(name)
+    values = {
+        "site": name,
+        "consortium": config.name,
+        "superlink": config.coordinator.address,
+        "fingerprint": fingerprint,
+        "core": config.images.core,
+        "image": config.images.site,
+    }
+    changed = put(kit / "authority.pem", authority)
+    for file in _PLAIN:
+        changed |= put(kit / file, _template(file).encode())
+    for file, target in _FILLED.items():
+        changed |= put(kit / target, Template(_template(file)).substitute(values).encode())
+    for file, text in _network(config, name).items():
+        changed |= put(kit / file, text.encode())
+    certificate = folder.member(name) / CERTIFICATE
+    if certificate.exists():
+        changed |= put(kit / CERTIFICATE, certificate.read_bytes())
+    return changed
+
+
+def _network(config: ConsortiumFile, name: str) -> Mapping[str, str]:
+    """Return the two files of `fedapp peer`, if the consortium has a run without a server."""
+    network = config.network()
+    if network is None:
+        return {}
+    plain = network.model_dump(by_alias=True)
+    members = plain.pop("members")
+    text = toml.lines(plain)
+    for member in members:
+        text += "\n[[members]]\n" + toml.lines(member)
+    peer = {"name": name, "consortium": _PEERS, "certificate": CERTIFICATE,
+            "key": "secrets/peer.key", "authority": "authority.pem", "store": "store"}  # fmt: skip
+    return {_PEERS: text, _PEER: toml.lines(peer)}
+
+
+def _template(name: str) -> str:
+    return resources.files("fedapp.provision").joinpath("kit", name).read_text(encoding="utf-8")
