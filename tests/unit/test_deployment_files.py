@@ -1,0 +1,209 @@
+"""What the containers may do, read from the files that start them; the engine is not asked."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import pytest
+import yaml
+from interface import ROOT
+
+KIT = ROOT / "fedapp" / "provision" / "kit"
+DEMO = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+HOSPITAL = yaml.safe_load((KIT / "docker-compose.yml").read_text(encoding="utf-8"))
+PEER = yaml.safe_load((KIT / "compose.peers.yml").read_text(encoding="utf-8"))
+SERVICES = [
+    pytest.param(service, id=f"{file}: {name}")
+    for file, text in (("demo", DEMO), ("hospital", HOSPITAL), ("peer", PEER))
+    for name, service in text["services"].items()
+]
+HOSPITALS = ("cleveland", "hungary", "long-beach")
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_container_is_confined(service: dict[str, Any]) -> None:
+    assert service["user"] == "${FEDAPP_UID:-49999}:${FEDAPP_GID:-49999}"
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "cap_add" not in service
+    assert "privileged" not in service
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert any(mount.startswith("/tmp:size=") for mount in service["tmpfs"])
+    assert "network_mode" not in service or service["network_mode"] == "none"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_container_that_stays_is_limited_and_comes_back(service: dict[str, Any]) -> None:
+    if service["restart"] == "no":
+        return  # ends by itself
+    assert service["restart"] == "unless-stopped"
+    assert service["stop_grace_period"] == "10s"
+    assert {"mem_limit", "cpus", "pids_limit"} <= set(service)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_nothing_is_mounted_for_writing_but_what_is_meant_to_be(service: dict[str, Any]) -> None:
+    for mount in service.get("volumes", []):
+        if not mount.endswith(":ro"):
+            source, target = re.split(r":(?=/)", mount)
+            named = not source.startswith((".", "/", "$"))
+            assert named or target in ("/runs", "/keys"), mount
+
+
+@pytest.mark.parametrize("site", HOSPITALS)
+def test_a_hospital_reaches_the_coordinators_door_and_nothing_else(site: str) -> None:
+    assert DEMO["services"][f"supernode-{site}"]["networks"] == [site]
+    assert DEMO["services"][f"site-{site}"]["networks"] == ["peers"]
+    on_it = [
+        name for name, service in DEMO["services"].items() if site in service.get("networks", [])
+    ]
+    assert sorted(on_it) == ["coordinator", f"supernode-{site}"]
+
+
+def test_the_control_api_is_on_the_inside_network_alone() -> None:
+    inside = {n for n, s in DEMO["services"].items() if "inside" in s.get("networks", [])}
+    assert inside == {"coordinator", "superlink", "superexec", "enrol", "flwr"}
+    for name in inside - {"coordinator"}:
+        assert DEMO["services"][name]["networks"] == ["inside"]
+    assert all(network["internal"] for network in DEMO["networks"].values())
+    assert not [name for name, service in DEMO["services"].items() if "ports" in service]
+
+
+def test_the_gate_lets_the_fleet_api_through_and_nothing_else() -> None:
+    text = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
+    bare = re.sub(r"#.*", "", text)
+    bare = re.sub(r"\b(if|limit_except)([^{]*)\{([^}]*)\}", r"\1\2 \3", bare)
+    blocks = dict(re.findall(r"location (\S+) \{([^}]*)\}", bare))
+    assert {path for path, block in blocks.items() if "proxy_pass" in block} == {"/v1/fleet/"}
+    assert blocks["/"].split() == ["return", "404;"]
+    assert "proxy_ssl_verify on;" in blocks["/v1/fleet/"]
+    assert 'if ($request_uri !~ "^/v1/fleet/[a-z-]+$")   return 404;' in blocks["/v1/fleet/"]
+    assert re.findall(r"listen ([^;]*);", bare) == ["8443 ssl"]
+
+
+@pytest.mark.parametrize(
+    ("file", "supernode", "site"),
+    [(DEMO, f"supernode-{s}", f"site-{s}") for s in HOSPITALS] + [(HOSPITAL, "supernode", "site")],
+)
+def test_the_supernode_has_no_data_and_the_site_has_no_key(
+    file: dict[str, Any], supernode: str, site: str
+) -> None:
+    """What they share is the socket: the SuperNode runs code that comes from outside."""
+    node, data = file["services"][supernode], file["services"][site]
+    targets = {mount.rpartition(":/")[2].removesuffix(":ro") for mount in node["volumes"]}
+    assert targets == {"etc/fedapp/join.toml", "etc/fedapp/authority.pem", "run/fedapp"}
+    assert [mount for mount in data["volumes"] if ":/data:ro" in mount]
+    assert "secrets" not in data
+    assert len(node["secrets"]) == 1
+    assert set(node["volumes"]) & set(data["volumes"]) == {
+        mount for mount in node["volumes"] if mount.endswith("/run/fedapp")
+    }
+
+
+def test_the_site_of_a_real_hospital_has_no_network() -> None:
+    assert HOSPITAL["services"]["site"]["network_mode"] == "none"
+    assert HOSPITAL["services"]["keygen"]["network_mode"] == "none"
+    assert not [name for name, service in HOSPITAL["services"].items() if "ports" in service]
+
+
+def test_keys_are_secrets_and_no_environment() -> None:
+    for file in (DEMO, HOSPITAL, PEER):
+        for service in file["services"].values():
+            assert set(service.get("environment", {})) <= {"FLWR_HOME"}
+            for secret in service.get("secrets", []):
+                assert secret["target"].startswith("/etc/fedapp/secrets/")
+                assert secret["source"] in file["secrets"]
+
+
+def test_a_health_check_is_not_content_with_a_process() -> None:
+    for name, service in DEMO["services"].items():
+        if name.startswith("supernode"):
+            assert "fedapp.provision.health" in service["healthcheck"]["test"]
+    assert "fedapp.provision.health" in DEMO["services"]["superlink"]["healthcheck"]["test"]
+    assert "fedapp.provision.health" in HOSPITAL["services"]["supernode"]["healthcheck"]["test"]
+
+
+def test_the_demonstrations_members_are_those_of_its_consortium() -> None:
+    from fedapp.config_provision import read_consortium
+
+    config = read_consortium(ROOT / "deploy" / "consortium.toml")
+    names = [member.name for member in config.members]
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    assert sorted(set(re.findall(r"/kits/([^/]+)/", text))) == sorted(names)
+    setup = (ROOT / "deploy" / "setup.sh").read_text(encoding="utf-8")
+    assert [name for name in names if f'"{name}"' not in setup] == []
+    assert config.coordinator.address == "coordinator:8443"
+
+
+def test_the_images_run_as_an_account_that_is_not_root() -> None:
+    text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    final = text[text.index("AS runtime") :]
+    assert re.findall(r"^USER (\S+)", final, re.MULTILINE) == ["49999:49999"]
+    assert "AS site\n" in final
+    assert "AS core\n" in final
+    core = text[text.index("FROM build AS build-core") : text.index("FROM build AS build-site")]
+    assert "[site]" not in core
+
+
+def test_the_build_is_given_code_and_nothing_else() -> None:
+    """Neither data, keys, run folders nor the environment get into an image by accident."""
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert lines[0] == "*"
+    kept = {line[1:] for line in lines if line.startswith("!")}
+    copied = re.findall(
+        r"^COPY (?!--from)(.+) \S+$",
+        (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    names = {name for line in copied for name in line.split()} - {"wheelhous[e]"}
+    assert names | {"wheelhouse"} == kept
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not here")
+@pytest.mark.parametrize("more", [[], ["deploy/compose.gpu.yml"], ["deploy/compose.public.yml"]])
+def test_compose_takes_the_demonstration(more: list[str]) -> None:
+    files = [f"--file={ROOT / name}" for name in ("docker-compose.yml", *more)]
+    command = ["docker-compose", "--project-directory", str(ROOT), *files, "config", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not here")
+@pytest.mark.parametrize("more", [[], ["compose.gpu.yml"], ["compose.peers.yml"]])
+def test_compose_takes_a_kit(more: list[str], tmp_path: Path) -> None:
+    values = {"site": "St. Gallen", "core": "core:1", "image": "site:1"}
+    text = Template((KIT / "env").read_text(encoding="utf-8")).substitute(values)
+    (tmp_path / ".env").write_text(text, encoding="utf-8")
+    files = ["docker-compose.yml", *more]
+    for name in files:
+        shutil.copy2(KIT / name, tmp_path / name)
+    command = ["docker-compose", *(f"--file={name}" for name in files), "config"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "St. Gallen" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["base.sh", "setup.sh", "run.sh"])
+def test_the_scripts_can_be_read_by_a_plain_shell(name: str) -> None:
+    path = ROOT / "deploy" / name
+    assert path.stat().st_mode & 0o111
+    subprocess.run(["sh", "-n", path], check=True)
+
+
+def test_the_list_of_packages_is_the_same_each_time() -> None:
+    import json
+    import sys
+
+    command = [sys.executable, str(ROOT / "deploy" / "sbom.py")]
+    one, two = (subprocess.run(command, capture_output=True, check=True).stdout for _ in "ab")
+    assert one == two
+    document = json.loads(one)
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5")
+    named = {part["name"]: part for part in document["components"]}
+    assert named["flwr"]["version"] == "1.42.0"
+    assert named["flwr"]["purl"] == "pkg:pypi/flwr@1.42.0"
