@@ -124,7 +124,7 @@ def test_a_call_of_a_supernode_goes_through_whole(gate: Gate) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "/docs", "/health", "/openapi.json", "/v1/control/start-run",
+        "/", "/docs", "/health/", "/health?x", "//health", "/openapi.json", "/v1/control/start-run",
         "/v1/runtime/acquire-task", "/v1/fleet/", "/V1/fleet/x", "//v1/fleet/x", "/v1//fleet/x",
         "/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run",
         "/v1/fleet/..%2fcontrol/start-run", "/v1/control/start-run/%2e%2e/%2e%2e/fleet/x",
@@ -133,8 +133,14 @@ def test_a_call_of_a_supernode_goes_through_whole(gate: Gate) -> None:
 )  # fmt: skip
 def test_nothing_else_does_however_it_is_written(gate: Gate, path: str) -> None:
     before = len(gate.seen)
-    assert gate.ask(path)[0] == 404
+    assert gate.ask(path)[0] in (403, 404)
+    assert gate.ask(path, "GET", b"")[0] in (403, 404)
     assert len(gate.seen) == before
+
+
+def test_whether_it_is_there_may_be_asked(gate: Gate) -> None:
+    assert gate.ask("/health", "GET", b"") == (200, b"/health 0")
+    assert gate.ask("/health")[0] == 403
 
 
 def test_reading_is_no_call_of_a_supernode(gate: Gate) -> None:

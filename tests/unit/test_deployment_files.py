@@ -78,10 +78,11 @@ def test_the_gate_lets_the_fleet_api_through_and_nothing_else() -> None:
     text = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
     bare = re.sub(r"#.*", "", text)
     bare = re.sub(r"\b(if|limit_except)([^{]*)\{([^}]*)\}", r"\1\2 \3", bare)
-    blocks = dict(re.findall(r"location (\S+) \{([^}]*)\}", bare))
-    assert {path for path, block in blocks.items() if "proxy_pass" in block} == {"/v1/fleet/"}
+    blocks = dict(re.findall(r"location (.+) \{([^}]*)\}", bare))
+    through = {path for path, block in blocks.items() if "proxy_pass" in block}
+    assert through == {"/v1/fleet/", "= /health"}
     assert blocks["/"].split() == ["return", "404;"]
-    assert "proxy_ssl_verify on;" in blocks["/v1/fleet/"]
+    assert "proxy_ssl_verify on;" in bare
     assert 'if ($request_uri !~ "^/v1/fleet/[a-z-]+$")   return 404;' in blocks["/v1/fleet/"]
     assert re.findall(r"listen ([^;]*);", bare) == ["8443 ssl"]
 

@@ -70,7 +70,7 @@ def test_the_supernode_has_tls_its_key_and_its_site(coordinator: Coordinator) ->
     assert options.host == "127.0.0.1"
     assert parse_config_args([options.node_config]) == {
         "site": "St. Gallen",
-        "site-address": "unix:/run/fedapp/site.sock",
+        "site-address": "unix:/run/fedapp/site/site.sock",
         "coordinator": "Heart",
     }
 
@@ -214,7 +214,7 @@ def test_an_address_that_is_none_is_a_sentence(coordinator: Coordinator, listen:
     [
         (("fl.test:8000", "http://fl.test"), "'superlink'"),
         (("unix:/run", "tcp:/run"), "'site-address'"),
-        (("unix:/run/fedapp/site.sock", "unix:/a b"), "'site-address'"),
+        (("unix:/run/fedapp/site/site.sock", "unix:/a b"), "'site-address'"),
         (('"St. Gallen"', '"x\\" insecure=true site=\\"y"'), "'site'"),
         (('"Heart"', '"x\\" site=\\"y"'), "'coordinator'"),
         (("superlink =", "insecure = true\nsuperlink ="), "unknown setting 'insecure'"),
