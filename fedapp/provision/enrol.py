@@ -47,7 +47,8 @@ def enrol(folder: Folder, superlink: str) -> Enrolled:
     Raises
     ------
     ProvisionError
-        If it cannot be reached, or a key was unregistered before and can never come back.
+        If it cannot be reached; if the folder has no member at all, which would unregister
+        everybody for good; or if a key was unregistered before and can never come back.
     """
     wanted = member_keys(folder)
     with _Control(superlink, folder.authority) as control:
@@ -55,23 +56,29 @@ def enrol(folder: Folder, superlink: str) -> Enrolled:
         burnt = [
             name for name, key in wanted.items() if key in found and found[key][1] == _UNREGISTERED
         ]
-        if burnt:
-            raise ProvisionError(
-                f"the key of {', '.join(burnt)} was unregistered from this SuperLink before, which "
-                "it never takes back; the member makes new keys (`fedapp site keygen` in an empty "
-                "folder) and you sign them with --renew"
-            )
         added = [name for name, key in wanted.items() if key not in found]
-        kept = [name for name, key in wanted.items() if key in found]
+        kept = [name for name, key in wanted.items() if key in found and name not in burnt]
         stale = {
             key: (name, node)
             for key, (name, status, node) in found.items()
             if key not in wanted.values() and status != _UNREGISTERED
         }
+        if stale and not wanted:
+            raise ProvisionError(
+                f"{folder.members} has no member with a signed request, and the SuperLink knows "
+                f"{len(stale)}; an unregistered key can never come back, so nothing was done: give "
+                "the folder of the consortium (--from)"
+            )
         for _, node in stale.values():
             control.unregister(node)
         for name in added:
             control.register(name, wanted[name])
+    if burnt:
+        raise ProvisionError(
+            f"the key of {', '.join(burnt)} was unregistered from this SuperLink before, which "
+            "it never takes back; the member makes new keys (`fedapp site keygen` in an empty "
+            "folder) and you sign them with --renew"
+        )
     removed = sorted(name or f"node {node}" for name, node in stale.values())
     return Enrolled(tuple(added), tuple(kept), tuple(removed))
 
