@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -26,6 +28,29 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
         If the disk is full or the folder is not writable.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(path, data, mode) as temporary:
+        os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def create_bytes(path: Path, data: bytes, mode: int) -> None:
+    """Write a new file atomically and durably, see `write_bytes`; never one in place of another.
+
+    Raises
+    ------
+    FileExistsError
+        If there is a file, which stays as it is.
+    OSError
+        If the disk is full or the folder is not writable.
+    """
+    with _beside(path, data, mode) as temporary:
+        os.link(temporary, path)  # unlike a rename it fails if there is one
+    sync_folder(path.parent)
+
+
+@contextmanager
+def _beside(path: Path, data: bytes, mode: int) -> Iterator[str]:
+    """Write a temporary file beside ``path``, which is gone at the end unless it was renamed."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -33,11 +58,9 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
+        yield temporary
+    finally:
         Path(temporary).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
 
 
 def overwrite(path: Path, data: bytes) -> None:

@@ -5,9 +5,7 @@ A file that others on the machine could read is not taken: its content may be an
 
 from __future__ import annotations
 
-import os
 import stat
-import tempfile
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -48,21 +46,12 @@ def create_secret(path: Path, data: bytes, what: str, error: type[FedappError]) 
         Of type ``error``, if there is a file already: it stays as it is.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, PRIVATE)
-        os.link(temporary, path)  # unlike a rename it fails if there is one
+        atomic.create_bytes(path, data, PRIVATE)
     except FileExistsError:
         raise error(
             f"the {what} {path} is there already and is never overwritten; use it, or move it away"
         ) from None
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    atomic.sync_folder(path.parent)
 
 
 def replace_secret(path: Path, data: bytes) -> None:
