@@ -51,8 +51,13 @@ def write_kit(
         changed |= put(kit / file, _template(file).encode())
     for file, target in _FILLED.items():
         changed |= put(kit / target, Template(_template(file)).substitute(values).encode())
-    for file, text in _network(config, name).items():
-        changed |= put(kit / file, text.encode())
+    network = _network(config, name)
+    for file in (_PEERS, _PEER):
+        if file in network:
+            changed |= put(kit / file, network[file].encode())
+        elif (kit / file).exists():
+            (kit / file).unlink()
+            changed = True
     certificate = folder.member(name) / CERTIFICATE
     if certificate.exists():
         changed |= put(kit / CERTIFICATE, certificate.read_bytes())

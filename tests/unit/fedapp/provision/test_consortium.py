@@ -148,6 +148,20 @@ def test_a_kit_holds_what_each_program_reads(coordinator: Coordinator) -> None:
         assert "St. Gallen" in (kit / name).read_text(encoding="utf-8")
 
 
+def test_a_kit_of_a_consortium_without_peers_names_none(coordinator: Coordinator) -> None:
+    coordinator.extra = f'[peers]\nrun = "{RUN}"\n'
+    coordinator.write()
+    coordinator.complete()
+    assert (coordinator.folder.kit("Basel") / "peers.toml").exists()
+    coordinator.extra = ""
+    coordinator.write()
+
+    assert coordinator.provision().kits == ("Basel", "Zürich")
+    names = {path.name for path in coordinator.folder.kit("Basel").iterdir()}
+    assert not names & {"peers.toml", "peer.toml"}
+    assert coordinator.provision().kits == ()
+
+
 def test_a_request_of_somebody_else_is_refused_and_nothing_is_signed(
     coordinator: Coordinator,
 ) -> None:
