@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -12,6 +15,9 @@ from typing import Any
 import pytest
 import yaml
 from interface import ROOT
+
+from client_app.data.sources.heart import read_heart
+from fedapp.config_provision import read_consortium
 
 KIT = ROOT / "fedapp" / "provision" / "kit"
 DEMO = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -130,8 +136,6 @@ def test_a_health_check_is_not_content_with_a_process() -> None:
 
 
 def test_the_demonstrations_members_are_those_of_its_consortium() -> None:
-    from fedapp.config_provision import read_consortium
-
     config = read_consortium(ROOT / "deploy" / "consortium.toml")
     names = [member.name for member in config.members]
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
@@ -197,9 +201,6 @@ def test_the_scripts_can_be_read_by_a_plain_shell(name: str) -> None:
 
 
 def test_the_list_of_packages_is_the_same_each_time() -> None:
-    import json
-    import sys
-
     command = [sys.executable, str(ROOT / "deploy" / "sbom.py")]
     one, two = (subprocess.run(command, capture_output=True, check=True).stdout for _ in "ab")
     assert one == two
@@ -208,3 +209,20 @@ def test_the_list_of_packages_is_the_same_each_time() -> None:
     named = {part["name"]: part for part in document["components"]}
     assert named["flwr"]["version"] == "1.42.0"
     assert named["flwr"]["purl"] == "pkg:pypi/flwr@1.42.0"
+
+
+def test_each_hospital_gets_its_own_records_as_the_simulation_has_them(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "deploy" / "demo_data.py"), str(tmp_path)]
+    subprocess.run(
+        command, check=True, capture_output=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
+    )
+    table = read_heart()
+    assert table.sites is not None
+    for site in set(table.sites):
+        with (tmp_path / site / "records.csv").open(encoding="utf-8", newline="") as stream:
+            rows = [(row["text"], row["label"], row["site"]) for row in csv.DictReader(stream)]
+        assert rows == [
+            (example.content, example.stratum, site)
+            for example, own in zip(table.examples, table.sites, strict=True)
+            if own == site
+        ]
