@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from fedapp.config_gossip import GossipSection
 from fedapp.config_section import Section, setting
@@ -16,11 +15,10 @@ from fedapp.gossip.membership import Member, is_address
 from fedapp.gossip.start import Start
 from fedapp.gossip.topology import Graph, Topology, neighbours, pulled_by
 from fedapp.paths import user_path
-from fedapp.small_file import read_small
-from fedapp.text import clean, shown, site_name
+from fedapp.section_file import read_section
+from fedapp.text import clean, site_name
 
 _EVERYWHERE = ("0.0.0.0:", "[::]:")
-LONGEST_FILE = 2**20  # bytes
 
 
 def _listening(address: str) -> str:
@@ -94,9 +92,6 @@ class PeerConfig(Section):
     gossip: GossipSection = Field(default_factory=GossipSection)
 
 
-Model = TypeVar("Model", bound=Section)
-
-
 def load_peer(path: Path) -> Start:
     """Read a site's file and the consortium file that it names, as a node takes them.
 
@@ -134,13 +129,13 @@ def read_peer(path: Path) -> tuple[PeerConfig, Consortium]:
         member.
     """
     here = path.absolute().parent
-    config = _read(path, PeerConfig)
+    config = read_section(path, PeerConfig)
     places = {
         field: here / user_path(getattr(config, field))
         for field in ("consortium", "certificate", "key", "authority", "store")
     }
     config = config.model_copy(update=places)
-    consortium = _read(config.consortium, Consortium)
+    consortium = read_section(config.consortium, Consortium)
     try:
         graph = consortium.graph()
     except ConfigError as error:
@@ -157,49 +152,3 @@ def read_peer(path: Path) -> tuple[PeerConfig, Consortium]:
             f"site's address in {config.consortium}"
         )
     return config, consortium
-
-
-def _read(path: Path, model: type[Model]) -> Model:
-    data = read_small(path, LONGEST_FILE, "file", ConfigError)
-    try:
-        return model.model_validate(tomllib.loads(data.decode()))
-    except ValidationError as error:
-        _refuse(path, model, error)
-    # Not TOML, not UTF-8, a number of thousands of digits, absurd nesting
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {clean(str(error), 200)}") from None
-
-
-def _refuse(path: Path, model: type[Section], error: ValidationError) -> NoReturn:
-    found = error.errors(include_url=False)
-    # A slip in a name that is needed is an unknown setting and a missing one.
-    first = min(found, key=lambda one: one["type"] != "extra_forbidden")
-    *above, last = first["loc"]
-    key = ".".join(clean(str(part).replace("_", "-")) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(last), _known(model, above), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else "; leave it out"
-        raise ConfigError(f"{path}: unknown setting '{key}'{hint}") from None
-    if first["type"] == "missing":
-        raise ConfigError(f"{path}: setting '{key}' is missing; {_meaning(model, first['loc'])}")
-    message = first["msg"].removeprefix("Value error, ")
-    raise ConfigError(f"{path}: setting '{key}': {message}, got {shown(first['input'])}") from None
-
-
-def _meaning(model: type[Section], location: tuple[Any, ...]) -> str:
-    field = _section(model, list(location[:-1])).model_fields[str(location[-1]).replace("-", "_")]
-    return f"it is {field.description}"
-
-
-def _known(model: type[Section], above: list[Any]) -> list[str]:
-    fields = _section(model, above).model_fields
-    return [field.alias or name for name, field in fields.items()]
-
-
-def _section(model: type[Section], above: list[Any]) -> type[Section]:
-    for part in above:
-        if part == "members":
-            model = MemberSection
-        elif part == "gossip":
-            model = GossipSection
-    return model

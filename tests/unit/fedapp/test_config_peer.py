@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from fedapp.config_gossip import GossipSection
-from fedapp.config_peer import LONGEST_FILE, load_peer, read_peer
+from fedapp.config_peer import load_peer, read_peer
 from fedapp.errors import ConfigError
 from fedapp.gossip.membership import Member
 from fedapp.gossip.start import Start
+from fedapp.section_file import LONGEST_FILE
 
 RUN = "0123456789abcdef" * 2
 SITE = """\
