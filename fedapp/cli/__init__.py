@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fedapp.cli import commands, config
+from fedapp.cli import audit, commands, config, site
 from fedapp.cli.console import SentenceGroup
 from fedapp.cli.peer import peer
 from fedapp.cli.run import run
@@ -20,6 +20,8 @@ app.command()(run)
 app.command()(commands.stop)
 app.add_typer(config.app, name="config")
 app.command()(peer)
+app.add_typer(site.app, name="site")
+app.add_typer(audit.app, name="audit")
 app.command()(commands.report)
 app.command()(commands.export)
 app.command()(commands.version)
