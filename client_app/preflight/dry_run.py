@@ -52,7 +52,8 @@ def dry_run(config: SiteFile, run: RunConfig, say: Say) -> dict[str, Any]:
             say(f"the service began within {time.monotonic() - began:.1f} s")
             timings = _round(RemoteSite(f"unix:{socket}"), config.name, run, say)
         events = [link.body for link in read_chain(folder / "state" / "audit.jsonl")]
-    left = next((e for e in reversed(events) if e.get("payloads") and e["event"] == "answered"), {})
+    sent = [event for event in events if event["event"] == "answered" and event["payloads"]]
+    left: dict[str, Any] = sent[-1] if sent else {}
     return {**timings, "leaves": {k: left[k] for k in ("payloads", "metrics", "numbers") if left}}
 
 

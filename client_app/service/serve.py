@@ -38,11 +38,12 @@ def serve(path: Path, say: Say = print) -> None:
     config = load_site_file(path)
     open_state(config)
     if not asyncio.run(_run(config, say)):
-        # A step that does not end; everything on the disk is either old or new.
         say(f"{config.name} ended in the middle of a step")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # What is on the disk is old or new, never half. The interpreter's own end would wait for a
+    # step in progress, and takes longer than all else to unload torch.
+    os._exit(0)
 
 
 def open_state(config: SiteFile) -> None:

@@ -24,7 +24,8 @@ _PLAIN_ANSWERS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"
 _STEPS = ("name", "port", "tls", "certificates", "clock")
 
 # OpenSSL's codes of why a chain of certificates is not accepted.
-_EXPIRED, _NOT_YET, _NAME = 10, 9, 62
+_EXPIRED, _NOT_YET = 10, 9
+_NAME = {62, 64}  # of a host, of an address
 _FOREIGN = {2, 18, 19, 20, 21}
 
 
@@ -115,7 +116,7 @@ def _why(error: Exception, host: str, port: int, settings: DialSection) -> Findi
     """Say what a failed handshake means for whoever has to mend it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code, shown = error.verify_code, _shown(host, port, settings.timeout)
-        if code == _NAME:
+        if code in _NAME:
             what = f"the certificate is of {shown}, not of {host}"
             advice = "call the SuperLink by one of its names, or have it issued anew with this one"
         elif code in (_EXPIRED, _NOT_YET):
