@@ -2,7 +2,7 @@
 
 Usage:
     .venv/bin/python -m benchmarks.deployed_round
-    .venv/bin/python -m benchmarks.deployed_round --seconds 1 --repeats 1 --output /tmp/x.json
+    .venv/bin/python -m benchmarks.deployed_round --tiny --seconds 1 --output /tmp/x.json
 
 Open-source Flower starts a fresh ClientApp process for every message. Both sides here do that, the
 way `flwr-clientapp` does: a new interpreter imports the app, reads a message, calls the app and
@@ -46,6 +46,7 @@ SETTINGS: dict[str, Any] = {
     "train.local-epochs": 1000,
     "federation.local-only": False,
 }
+TINY = {"model.source": "embedded:tiny-encoder", "model.max-length": 16, "train.threads": 1}
 RUN = "0" * 32
 
 # What Flower's process does with a message, timed from inside.
@@ -96,12 +97,18 @@ def instruction(action: str, settings: dict[str, Any], round: int, model: str) -
 
 
 def ask(
-    action: str, steps: int, round: int, node: dict[str, str], model: str = "", save: str = ""
+    action: str,
+    settings: dict[str, Any],
+    steps: int,
+    round: int,
+    node: dict[str, str],
+    model: str = "",
+    save: str = "",
 ) -> dict[str, Any]:
     """Send one message to a fresh process; return its times, the process's own among them."""
     job = {
         "action": action,
-        "settings": {**SETTINGS, "train.max-steps": steps},
+        "settings": {**settings, "train.max-steps": steps},
         "round": round,
         "node": node,
         "model": model,
@@ -132,13 +139,15 @@ def service(folder: Path) -> Iterator[dict[str, str]]:
         yield {"site": SITE, "site-address": f"unix:{socket}"}
 
 
-def measure(seconds: list[float], repeats: int, folder: Path) -> dict[str, Any]:
+def measure(
+    settings: dict[str, Any], seconds: list[float], repeats: int, folder: Path
+) -> dict[str, Any]:
     """Return the times of both sides at every length of training."""
     model = str(folder / "model")
     with service(folder) as warm:
         stock = {"site": SITE, "state-folder": str(folder / "stock")}
-        first = ask("initial", 1, 0, warm, save=model)
-        pace = ask("train", 40, 1, warm, model)
+        first = ask("initial", settings, 1, 0, warm, save=model)
+        pace = ask("train", settings, 20, 1, warm, model)
         rate = pace["steps"] / pace["training"]
         print(f"first message {first['seconds']:.1f} s; {rate:.1f} steps a second", flush=True)
         rows, round = [], 1
@@ -147,8 +156,8 @@ def measure(seconds: list[float], repeats: int, folder: Path) -> dict[str, Any]:
             sides: dict[str, list[dict[str, Any]]] = {"warm": [], "stock": []}
             for _ in range(repeats):
                 round += 1  # a new message each time: a repeated one would not be trained
-                sides["warm"].append(ask("train", steps, round, warm, model))
-                sides["stock"].append(ask("train", steps, round, stock, model))
+                sides["warm"].append(ask("train", settings, steps, round, warm, model))
+                sides["stock"].append(ask("train", settings, steps, round, stock, model))
                 if sides["warm"][-1]["digest"] != sides["stock"][-1]["digest"]:
                     sys.exit("the two sides sent different bits")
             rows.append(summary(length, steps, sides))
@@ -188,14 +197,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, nargs="+", default=[1.0, 10.0, 60.0])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true", help="a tiny model: whether it works at all")
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
     load_before = os.getloadavg()
+    settings = {**SETTINGS, **(TINY if args.tiny else {})}
     with tempfile.TemporaryDirectory(prefix="fedapp-") as name:
-        found = measure(args.seconds, args.repeats, Path(name))
+        found = measure(settings, args.seconds, args.repeats, Path(name))
     document = {
         "benchmark": "a hospital's message: warm site service against one process per message",
-        "settings": SETTINGS,
+        "settings": settings,
         "repeats": args.repeats,
         **found,
         "versions": {
