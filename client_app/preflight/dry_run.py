@@ -50,7 +50,7 @@ def dry_run(config: SiteFile, run: RunConfig, say: Say) -> dict[str, Any]:
         began = time.monotonic()
         with running_service(path, folder / "s") as socket:
             say(f"the service began within {time.monotonic() - began:.1f} s")
-            timings = _round(RemoteSite(f"unix:{socket}"), config.name, run, say)
+            timings = _round(RemoteSite(f"unix:{socket}", tell=say), config.name, run, say)
         events = [link.body for link in read_chain(folder / "state" / "audit.jsonl")]
     sent = [event for event in events if event["event"] == "answered" and event["payloads"]]
     left: dict[str, Any] = sent[-1] if sent else {}

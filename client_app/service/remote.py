@@ -69,6 +69,9 @@ class RemoteSite:
         Name of the coordinator, as the SuperNode's operator wrote it.
     patience : float
         Longest time for which the service may be away, in seconds.
+    tell : callable
+        Takes a line about progress now and then. By default it is printed, which is on the
+        SuperNode's output: nothing of it reaches the coordinator.
 
     Raises
     ------
@@ -76,8 +79,14 @@ class RemoteSite:
         If the address is none.
     """
 
-    def __init__(self, address: str, coordinator: str = "", patience: float = PATIENCE) -> None:
-        self._path, self._patience = socket_path(address), patience
+    def __init__(
+        self,
+        address: str,
+        coordinator: str = "",
+        patience: float = PATIENCE,
+        tell: Callable[[str], object] = print,
+    ) -> None:
+        self._path, self._patience, self._tell = socket_path(address), patience, tell
         self._caller = site_pb2.Caller(
             version=VERSION, app_version=fedapp.__version__, coordinator=coordinator
         )
@@ -180,10 +189,9 @@ class RemoteSite:
             part = event.WhichOneof("part")
             if part == "accepted" and outgoing is not None:
                 outgoing.decide(event.accepted.send)
-            elif part == "progress" and time.monotonic() - told > _TELL:
+            elif part == "progress" and event.progress.step and time.monotonic() - told > _TELL:
                 told = time.monotonic()
-                # On the SuperNode's output: nothing of it reaches the coordinator.
-                print(f"step {event.progress.step} of {event.progress.steps}", flush=True)
+                self._tell(f"step {event.progress.step} of {event.progress.steps}")
             elif part == "answer" and head is None:
                 head, inflow = event.answer.header, Inflow(event.answer.payloads, _MOST)
             elif part == "chunk" and inflow is not None:
