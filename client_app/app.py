@@ -1,14 +1,20 @@
-"""The Flower ClientApp: turns a message into a call on a site. Imports no torch by itself."""
+"""The Flower ClientApp: turns a message into a call on a site. Imports no torch by itself.
+
+A node whose configuration names a ``site-address`` talks to that site's service, and this process
+then holds no record and loads no torch; any other node has its sites in this process.
+"""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from client_app.failures import to_failure
+from fedapp.config import RunConfig
 from fedapp.errors import HandshakeError
 from fedapp.exchange import Action, Instruction, Reply
 from fedapp.wire import (
@@ -17,6 +23,10 @@ from fedapp.wire import (
     descriptions_to_content,
     reply_to_content,
 )
+
+if TYPE_CHECKING:
+    from client_app.service.remote import RemoteSite
+    from client_app.site import Site
 
 app = ClientApp()
 
@@ -30,13 +40,7 @@ if "flwr.server.superlink.fleet.vce" in sys.modules:  # this process is a simula
 def describe(message: Message, context: Context) -> Message:
     """Answer with the description, or the failure, of every site this node hosts."""
     try:
-        from client_app.hosting import hosted_sites  # loads torch, so only here
-
-        config = content_to_describe(message.content)
-        replies = [
-            site.execute(Instruction(Action.DESCRIBE, name, config))
-            for name, site in hosted_sites(config, context.node_config).items()
-        ]
+        replies = _descriptions(content_to_describe(message.content), context)
     except Exception as error:  # no site of this node can be described
         name = _node(context)
         replies = [Reply(name, 0, Action.DESCRIBE, failure=to_failure(error, name, 0))]
@@ -77,8 +81,6 @@ def _execute(message: Message, context: Context, action: Action) -> Message:
     """Execute the instruction of a message; the message's type, not its text, says the action."""
     site, round = _node(context), 0  # until the message is read
     try:
-        from client_app.hosting import hosted_sites
-
         instruction = content_to_instruction(message.content)
         site, round = instruction.site, instruction.round
         if instruction.action is not action:
@@ -91,13 +93,43 @@ def _execute(message: Message, context: Context, action: Action) -> Message:
         if "state-folder" in context.node_config:
             own = str(context.node_config["state-folder"])
             instruction = replace(instruction, state_folder=own)
-        sites = hosted_sites(instruction.config, context.node_config)
-        if site not in sites:
-            raise HandshakeError(f"this node does not host the site; it hosts {', '.join(sites)}")
-        reply = sites[site].execute(instruction)
+        reply = _site(instruction, context).execute(instruction)
     except Exception as error:
         reply = Reply(site, round, action, failure=to_failure(error, site, round))
     return Message(reply_to_content(reply), reply_to=message)
+
+
+def _descriptions(config: RunConfig, context: Context) -> list[Reply]:
+    remote = _remote(context)
+    if remote is not None:
+        return [remote.describe(config, _node(context))]
+    from client_app.hosting import hosted_sites  # loads torch, so only here
+
+    return [
+        site.execute(Instruction(Action.DESCRIBE, name, config))
+        for name, site in hosted_sites(config, context.node_config).items()
+    ]
+
+
+def _remote(context: Context) -> RemoteSite | None:
+    if "site-address" not in context.node_config:
+        return None
+    from client_app.service.remote import RemoteSite  # a simulation has no use for gRPC
+
+    return RemoteSite.of_node(context.node_config)
+
+
+def _site(instruction: Instruction, context: Context) -> Site:
+    """Return the site of an instruction: behind its service's socket, or in this process."""
+    remote = _remote(context)
+    if remote is not None:
+        return remote
+    from client_app.hosting import hosted_sites
+
+    sites = hosted_sites(instruction.config, context.node_config)
+    if instruction.site not in sites:
+        raise HandshakeError(f"this node does not host the site; it hosts {', '.join(sites)}")
+    return sites[instruction.site]
 
 
 def _node(context: Context) -> str:

@@ -33,7 +33,7 @@ def to_failure(error: Exception, site: str, round: int) -> Failure:
         sentence = str(FedappError(error.message, site=error.site or site, round=where))
         sentence = clean(sentence, LONGEST)  # it may quote the coordinator
         log.warning("%s: %s", type(error).__name__, sentence)
-        return Failure(type(error).__name__, sentence)
+        return Failure(type(error).__name__, sentence, getattr(error, "reason", ""))
     log.error("site %s, round %d: unexpected error", site, round, exc_info=error)
     return Failure(
         "UnexpectedError",

@@ -25,7 +25,7 @@ from client_app.optimizers import planned_steps
 from client_app.progress import Progress
 from client_app.runtime import compute_settings
 from client_app.state import Kept, SiteStates, site_states
-from client_app.training import train
+from client_app.training import Report, train
 from fedapp.adapter import Adapter
 from fedapp.codec import pack
 from fedapp.config import RunConfig
@@ -38,6 +38,7 @@ from fedapp.errors import (
     UpdateRefused,
 )
 from fedapp.exchange import Action, Instruction, Metrics, Reply
+from fedapp.policy import clip_updates
 from fedapp.seeds import derive_seed
 
 _METHOD, _FEEDBACK = "method.", "feedback."  # whose state it is: begins of names
@@ -57,10 +58,18 @@ class LocalSite:
     ----------
     data : SiteData
         Its records. Each split is tokenised once, at first use, and kept.
+    clip_norm : float
+        Largest norm of what an update adds to what was received; 0: none, see
+        `fedapp.policy.clip_updates`.
+    watch : callable, optional
+        Told of every step besides the progress file, see `client_app.training.train`; what it
+        raises ends the work.
     """
 
-    def __init__(self, data: SiteData) -> None:
-        self.data = data
+    def __init__(
+        self, data: SiteData, *, clip_norm: float = 0.0, watch: Report | None = None
+    ) -> None:
+        self.data, self._clip_norm, self._watch = data, clip_norm, watch
         self._prepared_for: object = None
         self._prepared: dict[str, list[dict[str, Any]]] = {}
 
@@ -132,6 +141,7 @@ class LocalSite:
         rule = build_rule(config, work.resident.parameters)
         codec, feedback = config.federation.codec, config.federation.error_feedback
         feedback = feedback and codec != "fp32" and bool(instruction.run)
+        feedback = feedback and not self._clip_norm  # the residual would come on top of the norm
         states = _states(work, rule, received, feedback)
         kept = states.load(instruction.round) if states else Kept()
         if of_method := _part(kept.state, _METHOD):
@@ -151,11 +161,12 @@ class LocalSite:
             instruction.settings,
             site=self.data.site,
             round=instruction.round,
-            report=Progress(instruction, base_loads()),
+            report=self._report(instruction),
         )
+        payloads, factor = clip_updates(trained.payloads, received, self._clip_norm)
         after, seconds_after = self._measure(work, "personal", instruction.personal_splits)
         packed, left = encode_payloads(
-            trained.payloads,
+            payloads,
             received,
             codec,
             _part(kept.state, _FEEDBACK) if feedback else None,
@@ -165,6 +176,7 @@ class LocalSite:
             **trained.numbers,
             **disturbed,
             **signal,
+            **({"clip_factor": factor} if factor < 1 else {}),
             "evaluation_seconds": seconds_before + seconds_after,
         }
         state = {f"{_METHOD}{name}": value for name, value in rule.state_dict().items()}
@@ -201,7 +213,7 @@ class LocalSite:
             first_step=0,
             total_steps=planned_steps(config.train, len(items), epochs),
             epochs=epochs,
-            report=Progress(instruction, base_loads()),
+            report=self._report(instruction),
         )
         metrics, seconds = self._measure(work, "local-only")
         return _reply(
@@ -239,6 +251,18 @@ class LocalSite:
             weight=float(len(self.data.splits.get("train", ()))),
             numbers={"evaluation_seconds": seconds, **found},
         )
+
+    def _report(self, instruction: Instruction) -> Report:
+        progress = Progress(instruction, base_loads())
+        if self._watch is None:
+            return progress
+        watch = self._watch
+
+        def both(step: int, steps: int, loss: float) -> None:
+            progress(step, steps, loss)
+            watch(step, steps, loss)
+
+        return both
 
     def _training_items(self, work: _Work) -> list[dict[str, Any]]:
         items = self._items(work, "train")

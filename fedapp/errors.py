@@ -69,6 +69,14 @@ class SiteStateError(FedappError):
     """What a site keeps between its rounds cannot be read or written."""
 
 
+class SiteUnavailable(FedappError):
+    """A site's service cannot be reached, or does not answer in time; worth another attempt."""
+
+
+class TaskCancelled(FedappError):
+    """A site's work was called off before its end."""
+
+
 class HandshakeError(FedappError):
     """Two sites, or a site and the coordinator, do not agree before round 1."""
 
@@ -104,6 +112,10 @@ def _rebuild_refusal(
 
 class UpdateRefused(Refused):
     """An update fails validation; ``reason`` is one of ``fedapp.validation.REASONS``."""
+
+
+class PolicyRefused(Refused):
+    """A site's policy does not allow it; ``reason`` is a rule, one of `fedapp.policy.RULES`."""
 
 
 class MissingReplies(FedappError):

@@ -79,6 +79,7 @@ class Failure:
 
     kind: str  # name of the FedappError class, or "UnexpectedError"
     message: str
+    reason: str = ""  # of a refusal, its machine-readable name
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
-from fedapp.errors import FedappError, UpdateRefused, WireError
+from fedapp.errors import FedappError, PolicyRefused, UpdateRefused, WireError
 from fedapp.exchange import Action, Failure, Instruction, Reply
 from fedapp.reported import check_reported
 from fedapp.text import clean
@@ -36,7 +36,10 @@ TTL_MARGIN_SECONDS = 60.0
 # The same seed, model and records give the same result, so that asking again is in vain.
 LASTING = frozenset(
     {"TrainingError", "DataError", "ConfigError", "non-finite", "too-large", "not mergeable"}
+    | {"PolicyRefused"}  # of the hours: not within a round
 )
+
+POLICY = "policy"
 
 # How Flower quotes `client_app.worker_pool.WorkerDied`, an exception, and one of a client app.
 _WORKER_DIED = re.compile(r"\.WorkerDied'>:<'(.*)'>", re.DOTALL)
@@ -51,10 +54,15 @@ Tick = Callable[[], None]
 class Problem:
     """Why a site's answer is missing; ``kind`` is machine-readable, ``reason`` a sentence."""
 
-    kind: str  # "timeout", "unsent", "error", "died", "failure", "malformed", "not mergeable", or
-    # one of `fedapp.validation.REASONS`
+    kind: str  # "timeout", "unsent", "error", "died", "failure", "policy", "malformed",
+    # "not mergeable", or one of `fedapp.validation.REASONS`
     reason: str
     failure: Failure | None = None
+
+    @property
+    def by_policy(self) -> bool:
+        """Whether the site's policy says no, which is its right and no fault."""
+        return self.kind == POLICY
 
     @property
     def lasting(self) -> bool:
@@ -224,7 +232,8 @@ def read_reply(
             "wrong-round", f"the reply is for round {reply.round}, expected {instruction.round}"
         )
     if reply.failure is not None:
-        return Problem("failure", failure_text(reply), reply.failure)
+        kind = POLICY if reply.failure.kind == PolicyRefused.__name__ else "failure"
+        return Problem(kind, failure_text(reply), reply.failure)
     try:
         return check_reported(reply, instruction.config.model.task)
     except UpdateRefused as error:

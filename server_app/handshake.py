@@ -9,8 +9,8 @@ from flwr.serverapp import Grid
 
 from fedapp import errors
 from fedapp.config import RunConfig
-from fedapp.errors import FedappError, HandshakeError, MissingReplies
-from fedapp.exchange import Reply
+from fedapp.errors import FedappError, HandshakeError, MissingReplies, PolicyRefused
+from fedapp.exchange import Failure, Reply
 from server_app.agreement import check_equal
 from server_app.collect import POLL_SECONDS, failure_text
 from server_app.descriptions import NodeQuery, SiteAnswer
@@ -34,11 +34,16 @@ def shake_hands(grid: Grid, config: RunConfig, tick: Callable[[], None] | None =
         If too few sites answer in time.
     """
     answers = sorted(_ask_nodes(grid, config, tick), key=lambda answer: answer.reply.site)
-    failed = [answer.reply for answer in answers if answer.reply.failure is not None]
+    failed = [answer.reply for answer in answers if _has_failed(answer)]
     if failed:
         raise _site_error(failed)
+    refused = _refusals(answers)
+    for site, failure in refused.items():
+        warn(f"site {site} is left out: {failure.message}")
     members: dict[str, Member] = {}
     for answer in answers:
+        if answer.reply.failure is not None:
+            continue
         site, member = answer.reply.site, _member(answer)
         if site in members:
             raise HandshakeError(
@@ -48,13 +53,15 @@ def shake_hands(grid: Grid, config: RunConfig, tick: Callable[[], None] | None =
         members[site] = member
     check_equal(members, config)
     check_sites(members, config)
-    roster = Roster(members)
+    roster = Roster(members, refused)
     _tell(roster)
     return roster
 
 
 def _ask_nodes(grid: Grid, config: RunConfig, tick: Callable[[], None] | None) -> list[SiteAnswer]:
     """Describe every node that is or comes online, until all of them and enough sites answered.
+
+    A site whose policy does not allow the run counts as absent.
 
     A failure ends the wait: no later site mends it. Nodes that have not answered by then get
     `FAILURE_GRACE_SECONDS` more, since often several sites have the same thing to mend.
@@ -68,12 +75,12 @@ def _ask_nodes(grid: Grid, config: RunConfig, tick: Callable[[], None] | None) -
         query.ask(grid.get_node_ids())
         for answer in query.poll():
             answers += answer.sites()
-        failed = any(answer.reply.failure is not None for answer in answers)
+        failed = any(map(_has_failed, answers))
         if failed and failed_at is None:
             failed_at = time.monotonic()
         if failed_at is not None and time.monotonic() - failed_at > FAILURE_GRACE_SECONDS:
             return answers
-        enough = failed or len(answers) >= limits.min_sites
+        enough = failed or len(answers) - len(_refusals(answers)) >= limits.min_sites
         # A last look: nodes may have come online while the first ones answered.
         if enough and not query.pending and not query.new(grid.get_node_ids()):
             return answers
@@ -93,12 +100,25 @@ def _ask_nodes(grid: Grid, config: RunConfig, tick: Callable[[], None] | None) -
 def _too_few(
     answers: list[SiteAnswer], config: RunConfig, seconds: float, what: str
 ) -> FedappError:
-    present = ", ".join(sorted(answer.reply.site for answer in answers)) or "none"
+    refused = _refusals(answers)
+    there = sorted(answer.reply.site for answer in answers if answer.reply.site not in refused)
+    said = "".join(f"; {failure.message}" for failure in refused.values())
     return MissingReplies(
-        f"{len(answers)} of at least {config.federation.min_sites} sites {what} within "
-        f"{seconds:g} s (present: {present}); start the missing sites, or lower "
-        "federation.min-sites",
+        f"{len(there)} of at least {config.federation.min_sites} sites {what} within "
+        f"{seconds:g} s (present: {', '.join(there) or 'none'}){said}; start the missing sites, or "
+        "lower federation.min-sites",
     )
+
+
+def _has_failed(answer: SiteAnswer) -> bool:
+    failure = answer.reply.failure
+    return failure is not None and failure.kind != PolicyRefused.__name__
+
+
+def _refusals(answers: list[SiteAnswer]) -> dict[str, Failure]:
+    """Return why each site that may not take part by its own policy says so."""
+    replies = [answer.reply for answer in answers if not _has_failed(answer)]
+    return {reply.site: reply.failure for reply in replies if reply.failure is not None}
 
 
 def _site_error(failed: list[Reply]) -> FedappError:

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
 from fedapp.exchange import Action, Instruction, Reply
-from server_app.collect import Tick, collect
+from server_app.collect import Problem, Tick, collect
 from server_app.log import warn
 from server_app.metrics import Row, site_rows
 from server_app.packer import NOWHERE, Packer, RunPlace, site_config
@@ -22,6 +22,7 @@ class Measured:
     """Replies, their rows for ``metrics.jsonl``, the cost, and who is missing, with the reason."""
 
     replies: dict[str, Reply] = field(default_factory=dict)
+    problems: dict[str, Problem] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     training_seconds: float = 0.0
@@ -66,6 +67,7 @@ def measure(
     got = collect(grid, instructions, roster.nodes, what.timeout, tick)
     measured = Measured(
         replies=dict(got.replies),
+        problems=dict(got.problems),
         bytes_up=sum(got.bytes_up.values()),
         bytes_down=sum(got.bytes_down.values()),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedapp.exchange import SiteDescription
+from fedapp.exchange import Failure, SiteDescription
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,15 @@ class Roster:
     Parameters
     ----------
     members : dict of str to Member
+    refused : mapping of str to Failure, optional
+        Sites that take no part because their own policy does not allow it, and what they said.
     """
 
-    def __init__(self, members: dict[str, Member]) -> None:
+    def __init__(
+        self, members: dict[str, Member], refused: Mapping[str, Failure] | None = None
+    ) -> None:
         self.members = dict(sorted(members.items()))
+        self.refused = dict(refused or {})
 
     @property
     def sites(self) -> list[str]:

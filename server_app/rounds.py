@@ -40,6 +40,7 @@ from server_app.metrics import Row, round_rows
 from server_app.packer import RunPlace
 from server_app.progress import Progress
 from server_app.roster import Roster
+from server_app.run_audit import RunAudit
 from server_app.sampling import sample, training_sites
 from server_app.strategies.base import BaseStrategy
 from server_app.training_round import TrainingRound
@@ -101,11 +102,17 @@ class RoundLoop:
         FedappError
             With one sentence; the newest checkpoint holds the model before it.
         """
+        self._audit = RunAudit(self.folder.path)
+        with self._audit:
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         saved = self._saved()
         self._progress.phase("handshake", [], 0.0, 0.0)
         roster = shake_hands(self.grid, self.config, self._progress.tick)
         self.strategy.roster = roster
         done = self._resume(saved, roster) if saved else self._begin(roster)
+        self._audit.handshake(roster, self._place.run)
         self.strategy.summary()
         self._progress.start(self._share(done))
         for round in range(done + 1, self.config.federation.rounds + 1):
@@ -208,6 +215,7 @@ class RoundLoop:
         training = TrainingRound(self.grid, self.strategy, roster, self._place, self._progress.tick)
         result = training.run(round, asked)
         self._check_kept(result.replies, round)
+        self._audit.round(round, asked, result.replies, result.problems)
         rows = round_rows(result, round, time.monotonic() - started)
         self._append(rows, round)
         self.totals["training_seconds"] += rows[-1]["training_seconds"]
@@ -268,6 +276,7 @@ class RoundLoop:
         for key in ("training_seconds", "bytes_up", "bytes_down"):
             self.totals[key] += getattr(measured, key)
         self._check_kept(measured.replies, self._rounds)
+        self._audit.refusals(self._rounds, action, measured.problems)
         self._append(measured.rows, self._rounds)
         self._missing |= {f"{site} {action}": why for site, why in measured.missing.items()}
 

@@ -205,9 +205,8 @@ class TrainingRound:
         packer = Packer()
         self._prepare(round, asked, packer, result)
         updates: dict[str, Update] = {}
-        needed = needed_replies(len(asked), self._strategy.config)
         refused: MergeRefused | None = None
-        missing = asked
+        needed, missing = len(asked), asked
         for attempt in range(self._federation.max_round_retries + 1):
             result.retries = attempt
             if attempt:
@@ -215,6 +214,7 @@ class TrainingRound:
                 self._pause(attempt, [result.problems[site] for site in missing])
                 wait_for_sites(self._grid, self._roster, missing, self._strategy.config, self._tick)
             self._gather(round, missing, packer, updates, result)
+            needed = self._needed(asked, result)
             refused = None
             try:
                 if self._merge(round, needed, updates, result):
@@ -230,6 +230,11 @@ class TrainingRound:
         if refused is not None:
             raise refused
         raise _missing(round, len(asked), needed, len(updates), result)
+
+    def _needed(self, asked: list[str], result: RoundResult) -> int:
+        """Return how many updates are needed: a site whose policy says no was not really asked."""
+        excused = sum(problem.by_policy for problem in result.problems.values())
+        return max(1, needed_replies(len(asked) - excused, self._strategy.config))
 
     def _prepare(self, round: int, asked: list[str], packer: Packer, result: RoundResult) -> None:
         """Let the sites send what the strategy needs before they train, if it needs anything."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fedapp.cli import commands, config, site, start
+from fedapp.cli import audit, commands, config, site, start
 from fedapp.cli.console import SentenceGroup
 from fedapp.cli.peer import peer
 from fedapp.cli.provision import enrol, provision
@@ -27,6 +27,7 @@ app.command()(start.superlink)
 app.command()(start.superexec)
 app.command()(start.supernode)
 app.add_typer(site.app, name="site")
+app.add_typer(audit.app, name="audit")
 app.command()(commands.report)
 app.command()(commands.export)
 app.command()(commands.version)

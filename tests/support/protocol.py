@@ -1,6 +1,6 @@
-"""The generated modules of the gossip layer's messages.
+"""The generated modules of the messages: between peers, and between a ClientApp and its site.
 
-``python tests/support/protocol.py`` writes them anew beside ``gossip.proto``.
+``python tests/support/protocol.py`` writes them anew beside their ``.proto`` files.
 """
 
 from __future__ import annotations
@@ -11,21 +11,27 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path("fedapp/gossip/proto")
-GENERATED = ("gossip_pb2.py", "gossip_pb2.pyi")
+SOURCES = (
+    Path("fedapp/gossip/proto/gossip.proto"),
+    Path("client_app/service/proto/site.proto"),
+)
 
 
-def generate(target: Path) -> Path:
-    """Write what protoc makes of ``gossip.proto`` below ``target`` and return its folder."""
-    source = FOLDER / "gossip.proto"
+def generated(source: Path) -> tuple[Path, Path]:
+    """Return the two files that protoc makes of ``source``."""
+    return tuple(source.with_name(f"{source.stem}_pb2{end}") for end in (".py", ".pyi"))  # type: ignore[return-value]
+
+
+def generate(target: Path, source: Path) -> None:
+    """Write what protoc makes of ``source`` below ``target``."""
     arguments = [
         "protoc", f"--proto_path={ROOT}", f"--python_out={target}", f"--pyi_out={target}",
         str(ROOT / source),
     ]  # fmt: skip
     if protoc.main(arguments) != 0:
         sys.exit(f"protoc refused {source}")
-    return target / FOLDER
 
 
 if __name__ == "__main__":
-    generate(ROOT)
+    for each in SOURCES:
+        generate(ROOT, each)

@@ -1,16 +1,17 @@
-"""The generated modules are what protoc makes of gossip.proto."""
+"""The generated modules are what protoc makes of the .proto files."""
 
 import pytest
-from protocol import FOLDER, GENERATED, ROOT, generate
+from protocol import ROOT, SOURCES, generate, generated
 
 from fedapp.gossip.proto.gossip_pb2 import Envelope
 
 
-@pytest.mark.parametrize("name", GENERATED)
-def test_the_committed_modules_are_generated_from_the_committed_proto(tmp_path, name):
-    fresh = generate(tmp_path) / name
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_the_committed_modules_are_generated_from_the_committed_proto(tmp_path, source):
+    generate(tmp_path, source)
 
-    assert fresh.read_text() == (ROOT / FOLDER / name).read_text()
+    for name in generated(source):
+        assert (tmp_path / name).read_text() == (ROOT / name).read_text()
 
 
 def test_a_message_survives_its_bytes():

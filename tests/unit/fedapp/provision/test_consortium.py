@@ -17,6 +17,7 @@ from provisioning import RUN, Coordinator
 from fedapp.certificates import Issuer, new_issuer
 from fedapp.config_join import read_join
 from fedapp.config_peer import load_peer
+from fedapp.config_site import load_site_file
 from fedapp.errors import ConfigError, IdentityError, ProvisionError
 from fedapp.gossip.identity import Identity
 from fedapp.provision import keys as keys_
@@ -503,3 +504,15 @@ def test_an_issuer_is_its_certificate_and_key(coordinator: Coordinator) -> None:
     own = issuer.site("Basel", key.public_key(), timedelta(days=1))
     assert own.issuer == issuer.certificate.subject
     assert own.not_valid_after_utc.timestamp() > time.time()
+
+
+def test_a_kits_site_file_is_one_that_the_service_reads(coordinator: Coordinator) -> None:
+    coordinator.complete()
+    kit = coordinator.folder.kit("Zürich")
+
+    site, join = load_site_file(kit / "site.toml"), read_join(kit / "join.toml")
+
+    assert site.name == join.site == "Zürich"
+    assert f"unix:{site.socket}" == join.site_address
+    assert site.check.superlink == join.superlink
+    assert Path(site.check.authority) == join.authority

@@ -1,0 +1,1 @@
+"""The steps before a hospital joins: check, dry-run, train-local."""

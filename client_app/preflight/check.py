@@ -1,0 +1,104 @@
+"""`fedapp site check`: everything that can be known before joining, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import fedapp
+from fedapp.config import RunConfig
+from fedapp.config_site import SiteFile
+from fedapp.errors import FedappError
+from fedapp.policy import Request, check_request, check_steps
+from fedapp.preflight.certificates import check_files, utc_now
+from fedapp.preflight.finding import Finding, Status, attempt
+from fedapp.preflight.machine import check_disk, check_memory
+from fedapp.preflight.network import check_network
+
+if TYPE_CHECKING:
+    from client_app.data import SiteData
+
+
+def check_site(config: SiteFile, run: RunConfig) -> Iterator[Finding]:
+    """Yield one finding after the other.
+
+    Parameters
+    ----------
+    config : SiteFile
+    run : RunConfig
+        Settings of a run that this site is to take part in: its task and labels say what records
+        must hold, its device what is needed, its method and sizes what the policy is asked.
+    """
+    loaded: list[SiteData] = []
+    yield attempt("data", lambda: _data(config, run, loaded))
+    yield attempt("device", lambda: _device(run))
+    yield check_memory(config)
+    yield check_disk(config)
+    yield attempt("socket", lambda: _socket(config))
+    yield attempt("policy", lambda: _policy(config, run, loaded))
+    yield attempt("base-model", lambda: _model(config, run))
+    files = [path for path in (config.check.authority, *config.check.certificates) if path]
+    yield from check_files(files, utc_now())
+    yield from check_network(config.check)
+
+
+def _data(config: SiteFile, run: RunConfig, loaded: list[SiteData]) -> Finding:
+    from client_app.data import load_site
+
+    data = load_site(config.localise(run), config.name)
+    loaded.append(data)
+    counts = ", ".join(f"{len(records)} {split}" for split, records in data.splits.items())
+    detail = f"{counts} records"
+    if data.notes:
+        return Finding("data", Status.WARNING, f"{detail}; {'; '.join(data.notes)}", "look at them")
+    return Finding("data", Status.OK, detail)
+
+
+def _device(run: RunConfig) -> Finding:
+    import torch
+
+    from client_app.device import describe_device, device_for
+
+    device = device_for(run)
+    detail = describe_device(device)
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        detail += f", {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
+    return Finding("device", Status.OK, detail)
+
+
+def _socket(config: SiteFile) -> Finding:
+    from client_app.service.socket_file import check_folder
+
+    folder = config.socket.parent
+    if folder.exists():
+        check_folder(folder)
+        return Finding("socket", Status.OK, f"{config.socket}, for owner and group")
+    return Finding("socket", Status.OK, f"{folder} will be made")
+
+
+def _policy(config: SiteFile, run: RunConfig, loaded: list[SiteData]) -> Finding:
+    from client_app.optimizers import planned_steps
+
+    names = config.policy.coordinators
+    try:
+        check_request(
+            config.policy,
+            Request(run, 1, fedapp.__version__, names[0] if names else "", datetime.now(UTC)),
+        )
+        if loaded:
+            records = len(loaded[0].splits["train"])
+            steps = planned_steps(run.train, records, run.train.local_epochs)
+            check_steps(config.policy, steps)
+    except FedappError as error:
+        finding, _, advice = error.message.partition("; ")
+        return Finding("policy", Status.WARNING, finding, advice or "this run would be refused")
+    return Finding("policy", Status.OK, "the run would be let in")
+
+
+def _model(config: SiteFile, run: RunConfig) -> Finding:
+    from client_app.sources import resolve_model
+
+    source = resolve_model(config.localise(run).model.source)
+    return Finding("base-model", Status.OK, f"{run.model.source}, SHA-256 {source.digest[:16]}...")

@@ -1,0 +1,143 @@
+"""`fedapp site dry-run`: made-up records through the whole path, from socket to update.
+
+The service is started as it will run, in another process with a folder of its own, and is asked
+what a coordinator asks in one round. Nothing of the site's own records is read.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from client_app.preflight.replies import checked
+from client_app.preflight.synthetic import write_records
+from client_app.service.calls import HEALTH, target
+from client_app.service.proto import site_pb2
+from client_app.service.remote import RemoteSite
+from fedapp.config import RunConfig
+from fedapp.config_site import SiteFile
+from fedapp.errors import SiteUnavailable
+from fedapp.exchange import Action, Instruction
+from fedapp.hash_chain import read_chain
+
+Say = Callable[[str], None]
+
+_START = 180.0  # seconds until the service has loaded what every task needs
+_RUN = "0" * 32
+
+
+def dry_run(config: SiteFile, run: RunConfig, say: Say) -> dict[str, Any]:
+    """Run one round on made-up records and return what it took and what would leave.
+
+    Raises
+    ------
+    FedappError
+        With the sentence of the step that failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedapp-dry-run-") as name:
+        folder = Path(name)
+        data = write_records(folder / "records.jsonl", run, config.name)
+        path = folder / "site.toml"
+        path.write_text(_site_file(config, data), encoding="utf-8")
+        began = time.monotonic()
+        with running_service(path, folder / "s") as socket:
+            say(f"the service began within {time.monotonic() - began:.1f} s")
+            timings = _round(RemoteSite(f"unix:{socket}", tell=say), config.name, run, say)
+        events = [link.body for link in read_chain(folder / "state" / "audit.jsonl")]
+    sent = [event for event in events if event["event"] == "answered" and event["payloads"]]
+    left: dict[str, Any] = sent[-1] if sent else {}
+    return {**timings, "leaves": {k: left[k] for k in ("payloads", "metrics", "numbers") if left}}
+
+
+def _round(site: RemoteSite, name: str, run: RunConfig, say: Say) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    payloads: dict[str, Any] = {}
+    for action in (Action.DESCRIBE, Action.INITIAL, Action.TRAIN, Action.EVALUATE):
+        began = time.monotonic()
+        if action is Action.DESCRIBE:
+            reply = checked(site.describe(run, name))
+        else:
+            asked = Instruction(action, name, run, 1, payloads=payloads, run=_RUN)
+            reply = checked(site.execute(asked))
+        if action is Action.INITIAL:
+            payloads = dict(reply.payloads)
+        found[f"{action.value}_seconds"] = time.monotonic() - began
+        size = sum(packed.nbytes for packed in reply.payloads.values())
+        found[f"{action.value}_bytes"] = size
+        say(f"{action.value}: {time.monotonic() - began:.2f} s, {size:,} bytes of payload left")
+    return found
+
+
+@contextmanager
+def running_service(path: Path, socket: Path) -> Iterator[Path]:
+    """Run ``fedapp site serve`` until the end of the block."""
+    command = [
+        sys.executable, "-c", "from fedapp.cli import app; app(prog_name='fedapp')",
+        "site", "serve", "--config", str(path),
+    ]  # fmt: skip
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            _wait(process, socket, output)
+            yield socket
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], socket: Path, output: Any) -> None:
+    end = time.monotonic() + _START
+    with grpc.insecure_channel(target(socket)) as channel:
+        while time.monotonic() < end:
+            if process.poll() is not None:
+                output.seek(0)
+                last = (output.read().strip().splitlines() or ["it said nothing"])[-1]
+                raise SiteUnavailable(f"the service ended at once: {last}")
+            try:
+                data = channel.unary_unary(HEALTH)(b"", timeout=2)
+            except grpc.RpcError:
+                time.sleep(0.2)
+                continue
+            if site_pb2.HealthReply.FromString(data).ready:
+                return
+            time.sleep(0.2)
+    raise SiteUnavailable(f"the service was not ready within {_START:g} s; see the machine's load")
+
+
+def _site_file(config: SiteFile, data: dict[str, Any]) -> str:
+    from fedapp.cli import toml
+
+    text = toml.lines({"name": config.name, "socket": "s", "state": "state"})
+    text += "[data]\n" + toml.lines(data)
+    if config.models:
+        text += "[models]\n" + "".join(
+            f"{toml.literal(name)} = {toml.literal(place)}\n"
+            for name, place in config.models.items()
+        )
+    # Hours and coordinators are for those who ask; sizes and what leaves are the site's own.
+    policy = config.policy
+    return (
+        text
+        + "[policy]\n"
+        + toml.lines(
+            {
+                "min-records": policy.min_records,
+                "per-class-metrics": policy.per_class_metrics,
+                "clip-norm": policy.clip_norm,
+                "max-rank": policy.max_rank,
+                "max-local-steps": policy.max_local_steps,
+            }
+        )
+    )

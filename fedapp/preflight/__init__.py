@@ -1,0 +1,1 @@
+"""What a hospital's operator learns before joining: `fedapp site check`."""

@@ -1,0 +1,78 @@
+"""`fedapp site serve` as a process: killed, told to end, and asked again."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+from desk import COMMAND
+from site_desk import CONFIG, NAME, write_site
+from site_processes import SiteProcess
+
+from client_app.service.remote import RemoteSite
+from fedapp.audit import verify
+from fedapp.exchange import Action, Instruction
+
+pytestmark = pytest.mark.chaos
+
+LONG = CONFIG.with_changes({"train.local-epochs": 40, "federation.round-timeout": 300.0})
+
+
+def ask(action, payloads=None, config=LONG):
+    return Instruction(action, NAME, config, 1, payloads=payloads or {}, run="0c" * 16)
+
+
+def test_a_service_that_is_killed_in_training_costs_a_repeat_and_no_bit(tmp_path):
+    with SiteProcess(write_site(tmp_path)) as service:
+        remote = RemoteSite(service.address)
+        initial = remote.execute(ask(Action.INITIAL)).payloads
+        got = []
+        asked = ask(Action.TRAIN, initial)
+        thread = threading.Thread(target=lambda: got.append(remote.execute(asked)))
+        thread.start()
+        service.wait_for_step(1)
+        service.kill()
+        service.start()
+        thread.join(200)
+        code, seconds, output = service.terminate()
+    with SiteProcess(write_site(tmp_path / "other")) as service:
+        undisturbed = RemoteSite(service.address).execute(asked)
+
+    assert got[0].failure is None
+    assert np.array_equal(got[0].payloads["adapter"].array, undisturbed.payloads["adapter"].array)
+    assert (code, seconds < 10) == (0, True), output
+    assert f"{NAME} has ended; audit log " in output
+    events = verify(tmp_path / "state" / "audit.jsonl").events
+    assert (events["began"], events["ended"], events["asked"]) == (2, 1, 3)
+
+
+def test_sigterm_in_a_long_training_ends_within_ten_seconds(tmp_path):
+    endless = LONG.with_changes({"train.local-epochs": 100000})
+    with SiteProcess(write_site(tmp_path)) as service:
+        remote = RemoteSite(service.address, patience=1.0)
+        initial = remote.execute(ask(Action.INITIAL)).payloads
+        got = []
+        asked = ask(Action.TRAIN, initial, endless)
+        thread = threading.Thread(target=lambda: got.append(remote.execute(asked)))
+        thread.start()
+        service.wait_for_step(1)
+        code, seconds, output = service.terminate()
+        thread.join(60)
+
+    assert (code, seconds < 10) == (0, True), output
+    assert got[0].failure.kind == "SiteUnavailable"
+    assert not service.socket.exists()
+
+
+def test_a_mistake_in_the_file_is_one_sentence_and_exit_code_2(tmp_path):
+    path = write_site(tmp_path, "max-rank = 0\n")
+
+    done = subprocess.run(
+        [*COMMAND, "site", "serve", "--config", str(path)], capture_output=True, text=True
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {path}: setting 'policy.max-rank'")
+    assert done.stderr.count("\n") == 1

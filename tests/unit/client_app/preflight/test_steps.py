@@ -1,0 +1,120 @@
+"""`fedapp site check`, `dry-run` and `train-local` as an operator runs them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from site_desk import CONFIG, NAME, write_site
+from tls_servers import Issuer, listening
+from typer.testing import CliRunner
+
+from client_app.preflight.synthetic import write_records
+from fedapp.cli import app, toml
+from fedapp.config import RunConfig
+
+
+def run(command, path, *more, settings=CONFIG):
+    changed = {k: v for k, v in settings.to_flat().items() if v != RunConfig().to_flat()[k]}
+    (path.parent / "run.toml").write_text(toml.lines(changed))
+    given = ["--config", str(path), "--run", str(path.parent / "run.toml"), *more]
+    return CliRunner().invoke(app, ["site", command, *given], env={"COLUMNS": "200"})
+
+
+def found(result):
+    return {each["check"]: each for each in json.loads(result.stdout)}
+
+
+def test_check_of_a_site_that_can_join(tmp_path):
+    issuer = Issuer()
+    path = write_site(tmp_path)
+    with listening(issuer.issue(tmp_path)) as port:
+        more = f'[check]\nsuperlink = "127.0.0.1:{port}"\n'
+        more += f'authority = "{issuer.write(tmp_path).name}"\nmin-memory-gb = 0.0\n'
+        path.write_text(path.read_text() + more)
+        result = run("check", path, "--json")
+        drawn = run("check", path)
+
+    assert result.exit_code == drawn.exit_code == 0, result.output
+    findings = json.loads(result.stdout)
+    assert {each["status"] for each in findings} == {"ok"}
+    assert found(result)["data"]["detail"] == "18 train, 6 validation, 6 test records"
+    names = [each["check"] for each in findings]
+    assert set(names) == {
+        "data", "device", "memory", "disk", "socket", "policy", "base-model", "certificates",
+        "name", "port", "tls", "clock",
+    }  # fmt: skip
+    assert "Next: fedapp site dry-run" in drawn.output
+    assert all(name in drawn.output for name in names)
+
+
+def test_check_names_what_is_wrong(tmp_path):
+    path = write_site(tmp_path, "max-rank = 1\n")
+    (tmp_path / "records.csv").write_text("text,label,site\n ,ill,Bern\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    gpu = CONFIG.with_changes({"train.device": "cuda:7", "model.source": "embedded:nothing"})
+
+    result = run("check", path, "--json", settings=gpu)
+
+    findings = found(result)
+    assert result.exit_code == 1
+    assert {name for name, each in findings.items() if each["status"] == "failed"} >= {
+        "data", "device", "socket", "base-model",
+    }  # fmt: skip
+    assert "row 1: expected text, got nothing" in findings["data"]["detail"]
+    assert findings["data"]["advice"] == "fill or remove the row"
+    assert (findings["policy"]["status"], findings["tls"]["status"]) == ("warning", "skipped")
+    assert "rule 'max-rank'" in findings["policy"]["detail"]
+
+
+def test_train_local_says_what_it_learned_and_leaves_nothing(tmp_path):
+    before = set(tmp_path.rglob("*"))
+    path = write_site(tmp_path)
+
+    result = run("train-local", path)
+
+    assert result.exit_code == 0, result.output
+    assert "18 train, 6 validation, 6 test records" in result.output
+    assert "validation accuracy: " in result.output
+    assert "Nothing has left this machine." in result.output
+    new = {each.name for each in set(tmp_path.rglob("*")) - before}
+    assert new == {"records.csv", "site.toml", "run.toml"}
+
+
+def test_train_local_on_bad_records_has_their_exit_code(tmp_path):
+    path = write_site(tmp_path)
+    (tmp_path / "records.csv").unlink()
+
+    result = run("train-local", path)
+
+    assert result.exit_code == 3
+
+
+@pytest.mark.parametrize("task", ["sequence-classification", "causal-lm", "multiple-choice"])
+def test_made_up_records_can_be_read(tmp_path, task):
+    from client_app.data import load_site
+
+    model = (
+        "embedded:tiny-encoder" if task == "sequence-classification" else "embedded:tiny-decoder"
+    )
+    settings = RunConfig.from_flat({"model.task": task, "model.source": model})
+    data = write_records(tmp_path / "records.jsonl", settings, NAME)
+
+    own = settings.with_changes({f"data.{key}": value for key, value in data.items()})
+
+    assert load_site(own, NAME).splits["train"]
+
+
+@pytest.mark.slow
+def test_a_dry_run_goes_through_a_service_of_its_own(tmp_path):
+    path = write_site(tmp_path)
+    (tmp_path / "records.csv").unlink()  # own records are not read
+
+    result = run("dry-run", path, "--json")
+
+    assert result.exit_code == 0, result.output
+    timings = json.loads(result.stdout)
+    assert timings["train_bytes"] > 0
+    assert timings["leaves"]["payloads"]["adapter"]["codec"] == "fp32"
+    assert not (tmp_path / "state").exists()
