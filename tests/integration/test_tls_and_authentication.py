@@ -1,0 +1,223 @@
+"""SuperLink and SuperNodes as processes on loopback: who gets in, and what the others are told.
+
+Flower's words are asserted as they were seen, so that a new version that lets somebody in, or fails
+for another reason, is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from desk import COMMAND
+from interface import ROOT
+from peers import free_port
+from provisioning import Coordinator
+
+from fedapp.certificates import Issuer
+from fedapp.config_join import read_join
+from fedapp.provision.enrol import Enrolled, _Control, enrol, member_keys
+from fedapp.provision.health import answers, connected
+from fedapp.provision.keys import read_peer_key
+from fedapp.provision.start import program, supernode_command
+
+pytestmark = pytest.mark.slow
+PATIENCE = 300.0  # of a machine that computes something else as well
+
+
+class Loopback:
+    """One SuperLink, and SuperNodes of its members and of others."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.port = root, free_port()
+        self.coordinator = Coordinator(root / "c", ["Basel", "Bern"], f"127.0.0.1:{self.port}")
+        self.coordinator.complete()
+        self.folder = self.coordinator.folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *command: str) -> None:
+        log = (self.root / f"{name}.log").open("wb")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(self.root / "home")}
+        environment |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+        self.processes[name] = subprocess.Popen(
+            command, cwd=self.root, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
+        log.close()
+
+    def log(self, name: str) -> str:
+        return (self.root / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def wait_for(self, name: str, words: str) -> str:
+        """Return what a process has said, once it has said ``words``."""
+        end = time.monotonic() + PATIENCE
+        while words not in (said := self.log(name)):
+            assert time.monotonic() < end, f"{name} has not said '{words}':\n{said}"
+            time.sleep(0.2)
+        return said
+
+    def superlink(self) -> None:
+        database = str(self.root / "superlink.db")
+        self.start(
+            "superlink", *COMMAND, "superlink", "--from", str(self.folder.path),
+            "--listen", f"127.0.0.1:{self.port}", "--database", database,
+        )  # fmt: skip
+        end = time.monotonic() + PATIENCE
+        while problem := answers(f"127.0.0.1:{self.port}", self.folder.authority):
+            assert time.monotonic() < end, f"{problem}\n{self.log('superlink')}"
+            assert self.processes["superlink"].poll() is None, self.log("superlink")
+            time.sleep(0.2)
+
+    def site(self, name: str, member: str, **changes: str) -> Path:
+        """Return a member's folder as its operator has it, under another name."""
+        folder = self.root / name
+        shutil.copytree(self.folder.kit(member), folder)
+        shutil.copytree(self.coordinator.root / member, folder / "secrets")
+        join = folder / "join.toml"
+        lines = [
+            line
+            for line in join.read_text(encoding="utf-8").splitlines()
+            if not line.startswith(("site-address", *changes))
+        ]
+        lines += [f'{key} = "{value}"' for key, value in changes.items()]
+        lines += [f"runtime-port = {free_port()}"]
+        join.write_text("\n".join(lines), encoding="utf-8")
+        return folder
+
+    def supernode(self, name: str, folder: Path) -> None:
+        """Start a SuperNode with what `fedapp supernode` starts it with, but no executor."""
+        command = supernode_command(read_join(folder / "join.toml"))
+        self.start(name, *command, "--isolation", "process")
+
+    def plain_flower(self, name: str, *options: str) -> None:
+        """Start Flower's own program, which can do without what ours insists on."""
+        self.start(
+            name, program("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}",
+            "--port", str(free_port()), "--isolation", "process", *options,
+        )  # fmt: skip
+
+    def enrol(self) -> Enrolled:
+        return enrol(self.folder, f"127.0.0.1:{self.port}")
+
+    def status(self) -> dict[str, str]:
+        """Return the status of every node that the SuperLink knows, by its name."""
+        with _Control(f"127.0.0.1:{self.port}", self.folder.authority) as control:
+            return {name: status for name, status, _ in control.nodes().values()}
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def loopback(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    one = Loopback(tmp_path_factory.mktemp("loopback"))
+    try:
+        one.superlink()
+        one.enrol()
+        yield one
+    finally:
+        one.end()
+
+
+@contextlib.contextmanager
+def impostor(certificate: Path, key: Path) -> Iterator[int]:
+    """Serve TLS with a certificate on a port, as far as the handshake goes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                with client, contextlib.suppress(OSError):
+                    context.wrap_socket(client, server_side=True).recv(1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_members_get_in_and_nobody_else(loopback: Loopback, tmp_path: Path) -> None:
+    assert loopback.enrol() == Enrolled((), ("Basel", "Bern"), ())
+    folder = loopback.folder
+
+    # A stranger who got hold of a whole kit, but has keys of their own.
+    stranger = loopback.site("stranger", "Bern")
+    own = Coordinator(loopback.root / "x", ["Bern"], loopback.coordinator.address)
+    own.complete()
+    shutil.copy2(own.root / "Bern/supernode.key", stranger / "secrets/supernode.key")
+    # A member who was given another authority.
+    misled = loopback.site("misled", "Bern")
+    shutil.copy2(own.folder.authority, misled / "authority.pem")
+    # A coordinator whose certificate has expired.
+    root = x509.load_pem_x509_certificate(folder.authority.read_bytes())
+    issuer = Issuer(root, read_peer_key(folder.authority_key))
+    key = read_peer_key(folder.superlink_key).public_key()
+    old = issuer.server("coordinator", key, timedelta(seconds=-1), ["127.0.0.1"])
+    (tmp_path / "old.pem").write_bytes(old.public_bytes(Encoding.PEM))
+
+    with impostor(tmp_path / "old.pem", folder.superlink_key) as port:
+        basel = loopback.site("at-basel", "Basel") / "join.toml"
+        loopback.start("Basel", *COMMAND, "supernode", "--config", str(basel))
+        loopback.supernode("Bern", loopback.site("at-bern", "Bern"))
+        loopback.supernode("stranger", stranger)
+        loopback.supernode("misled", misled)
+        late = loopback.site("late", "Bern", superlink=f"127.0.0.1:{port}")
+        loopback.supernode("late", late)
+        loopback.plain_flower("plain", "--insecure")
+        loopback.plain_flower("keyless", "--root-certificates", str(folder.authority))
+
+        loopback.wait_for("Basel", "SuperNode ID: ")
+        loopback.wait_for("Bern", "SuperNode ID: ")
+        for name, words in {
+            "stranger": "[code: 2004]",
+            "keyless": "[code: 2001]",
+            "misled": "certificate verify failed: unable to get local issuer certificate",
+            "late": "certificate verify failed: certificate has expired",
+        }.items():
+            said = loopback.wait_for(name, words)
+            assert "Exit Code: 305" in said
+            assert loopback.processes[name].wait(30) == 1
+        # Plain text where TLS should be: no answer, so that it tries for ever.
+        loopback.wait_for("plain", "Connection attempt failed, retrying in")
+
+    refused = [loopback.log(name) for name in ("stranger", "keyless", "misled", "late", "plain")]
+    assert not [said for said in refused if "SuperNode ID" in said]
+    assert loopback.status() == {"Basel": "online", "Bern": "online"}
+    assert connected(loopback.port), "what the health check of a SuperNode's container looks at"
+
+
+def test_a_plain_call_gets_no_answer(loopback: Loopback) -> None:
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        urllib.request.urlopen(f"http://127.0.0.1:{loopback.port}/health", timeout=10)
+
+
+def test_who_has_left_is_refused(loopback: Loopback) -> None:
+    coordinator = loopback.coordinator
+    coordinator.revoked = {"Bern"}
+    coordinator.write()
+    coordinator.provision()
+    assert set(member_keys(loopback.folder)) == {"Basel"}
+
+    assert loopback.enrol() == Enrolled((), ("Basel",), ("Bern",))
