@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from benchmarks import instruction_clients as clients
 from benchmarks import personalised
+from benchmarks.shared_work import work
 from client_app.data import load_sites
 from fedapp.config import RunConfig
 
@@ -26,10 +29,78 @@ def entry(validation: float, test: float, alone: float = 0.0) -> dict[str, Any]:
 
 
 def test_every_row_is_tried_at_as_many_points() -> None:
-    for name, row in personalised.ROWS.items():
-        points = dict(row.points("smollm2"))
-        assert len(points) == personalised.GRID, name
-        assert len({json.dumps(settings) for settings in points.values()}) == personalised.GRID
+    for name, row in personalised.ALL_ROWS.items():
+        for model, size in personalised.GRID.items():
+            chosen = None if model == "tiny" else {row.knob: 0.5}
+            points = dict(row.points(model, chosen))
+            assert len(points) == size, name
+            assert len({json.dumps(settings) for settings in points.values()}) == size
+            for settings in points.values():
+                RunConfig.from_flat({**personalised.MODELS[model], **settings})
+
+
+def test_the_knob_of_a_dear_model_is_the_one_that_the_tiny_decoder_chose() -> None:
+    assert personalised.grid({}, "smollm2", "ditto") is None
+    assert len(personalised.grid({}, "smollm2", "fedavg") or ()) == personalised.GRID["smollm2"]
+    points = dict(personalised.ALL_ROWS["ditto"].points("tiny"))
+    runs = {
+        personalised.key("tiny", "tasks", "ditto", point, "tune"): entry(n, 0.0)
+        for n, point in enumerate(points)
+    }
+    best = next(iter(points.values()))["ditto.lambda"]
+
+    found = personalised.grid(runs, "smollm2", "ditto") or {}
+
+    assert {settings["ditto.lambda"] for settings in found.values()} == {best}
+
+
+def test_what_is_left_is_named_before_and_after_the_choice() -> None:
+    def left(runs: dict[str, Any], row: str) -> list[tuple[str, personalised.Job]]:
+        return list(personalised.jobs(runs, "tiny", "tasks", "x.jsonl", [row], [0, 1, 2]))
+
+    runs: dict[str, Any] = {}
+    assert [job.seed for _, job in left(runs, "ditto")] == [None] * 6 + [0, 1, 2]
+    assert len(left(runs, "fedavg")) == 6 + 2 * 3, "local-only has a point of its own"
+    assert not any(job.settings for _, job in left(runs, "ditto") if job.seed is not None)
+    for n, (name, _) in enumerate(left(runs, "ditto")[:6]):
+        runs[name] = entry(abs(n - 3), 0.0) | {"cpu_seconds": 4.0}
+
+    finals = left(runs, "ditto")
+
+    assert [job.seed for _, job in finals] == [0, 1, 2]
+    for name, job in finals:
+        assert job.settings is not None
+        assert job.settings["federation.gsnr"] == 64
+        assert job.settings["train.generate-tokens"] == 24
+        runs[name] = entry(0.0, 0.4) | {"cpu_seconds": 8.0}
+    assert not left(runs, "ditto")
+    ((_, again),) = left({k: v for k, v in runs.items() if k != finals[1][0]}, "ditto")
+    assert again.seconds(runs) == pytest.approx(8.0)
+    runs[finals[1][0]] = {"failed": "the loss became NaN"}
+    row = personalised.table(runs)["tiny"]["tasks"]["ditto"]
+    assert (row["macro"]["rouge_l"]["n"], row["failed_seeds"]) == (2, 1)
+
+
+def test_processes_share_the_work_and_do_nothing_twice(tmp_path: Path) -> None:
+    names = [f"run {n}" for n in range(12)]
+    done: list[str] = []
+
+    def do(name: str) -> None:
+        time.sleep(0.01)
+        done.append(name)
+
+    def one() -> None:
+        work(tmp_path, lambda: [name for name in names if name not in done], do)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarks.shared_work.POLL_SECONDS", 0.01)
+        threads = [threading.Thread(target=one) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+
+    assert sorted(done) == sorted(names)
 
 
 def test_the_lowest_validation_loss_is_chosen_whatever_the_test_says() -> None:
@@ -72,7 +143,7 @@ def test_the_clients_have_no_task_in_common(
             file.write(json.dumps(row) + "\n")
 
     source = clients.written("tasks", lambda: clients.tasks(medquad))
-    config = RunConfig.from_flat({**personalised.COMMON, "data.source": source})
+    config = RunConfig.from_flat({**personalised.MODELS["tiny"], "data.source": source})
     sites = load_sites(config)
 
     assert set(sites) == {*clients.KINDS, "Films", "Tweets", "GARD"}
