@@ -11,7 +11,9 @@ Each of `ROWS` is tried at as many points, learning rates times its own main kno
 with seed 0 and without generation; the point with the lowest validation loss of the personal models
 after the last round serves all seeds, whose runs generate, and measure the gradients' signal to
 noise ratio. No test figure enters a choice. Local-only is trained in the runs of ``fedavg`` and
-chosen by its own validation loss. SmolLM2 takes the knobs over from the tiny decoder's ``tasks``.
+chosen by its own validation loss. With SmolLM2 ``fedavg`` and ``pflalign`` alone are tried, at the
+three rates of `FEW`; the others take over the rate of the one whose steps are like theirs, and
+the knob that the tiny decoder has chosen on ``tasks``.
 
 Settings: ``tasks``, clients that have no task in common, the one of high heterogeneity;
 ``hospitals``, four clients with the same questions; with ``--data``, ``four`` clients of four
@@ -34,7 +36,7 @@ from typing import Any
 from benchmarks import instruction_clients as clients
 from benchmarks.personalised_rows import (
     ALL_ROWS,
-    GRID,
+    FEW,
     LOCAL,
     MODELS,
     PROBE,
@@ -86,22 +88,37 @@ def key(model: str, setting: str, row: str, point: str, run: str) -> str:
     return f"{model}/{setting}/{row}/{point}/{run}"
 
 
-def grid(runs: Runs, model: str, row: str) -> dict[str, Settings] | None:
-    """Return the points of a row; None while they wait for the tiny decoder's choice."""
+def grid(runs: Runs, model: str, setting: str, row: str) -> dict[str, Settings] | None:
+    """Return the points of a row; None while they wait for another choice."""
     of_row = ALL_ROWS[row]
-    if model == "tiny" or not of_row.knob:
-        return dict(of_row.points(model))
-    point = chosen(runs, "tiny", "tasks", row)
-    return dict(of_row.points(model, dict(of_row.points("tiny"))[point])) if point else None
+    if model == "tiny":
+        return dict(of_row.points())
+    rates, value = FEW.get(row), None
+    if rates is None:
+        point = chosen(runs, model, setting, of_row.alike)
+        if point is None:
+            return None
+        rates = (
+            dict(ALL_ROWS[of_row.alike].points(FEW[of_row.alike]))[point]["train.learning-rate"],
+        )
+    if of_row.knob:
+        point = chosen(runs, "tiny", "tasks", row)
+        if point is None:
+            return None
+        value = dict(of_row.points())[point][of_row.knob]
+    return dict(of_row.points(rates, value))
 
 
 def chosen(runs: Runs, model: str, setting: str, row: str) -> str | None:
     """Return the point of the lowest validation loss; None before all have run."""
     source = "fedavg" if row == LOCAL else row
-    tried = {p: runs.get(key(model, setting, source, p, "tune"))
-             for p in grid(runs, model, source) or ()}  # fmt: skip
-    losses = {p: _loss(run, row) for p, run in tried.items() if run is not None}
-    return min(losses, key=losses.__getitem__) if len(losses) == GRID[model] else None
+    points = list(grid(runs, model, setting, source) or ())
+    if len(points) == 1:
+        return points[0]
+    found = {p: runs.get(key(model, setting, source, p, "tune")) for p in points}
+    losses = {p: _loss(run, row) for p, run in found.items() if run is not None}
+    complete = points and len(losses) == len(points)
+    return min(losses, key=losses.__getitem__) if complete else None
 
 
 def _loss(run: Run, row: str) -> float:
@@ -117,12 +134,13 @@ def jobs(
 ) -> Iterator[tuple[str, Job]]:
     """Yield the name and the job of every run that is not there, in their order."""
     for row in rows:
-        points = grid(runs, model, row)
+        points = grid(runs, model, setting, row)
         common = {
             **MODELS[model], "data.source": source, "federation.local-only": row == "fedavg"
         }  # fmt: skip
-        for point in points or [f"point {n}" for n in range(GRID[model])]:
-            flat = {**common, **points[point], "train.generate-tokens": 0} if points else None
+        tuned = model == "tiny" or row in FEW
+        for point in points or () if tuned else ():
+            flat = {**common, **points[point], "train.generate-tokens": 0}
             name = key(model, setting, row, point, "tune")
             if name not in runs:
                 yield name, Job(model, setting, row, flat)
@@ -167,6 +185,7 @@ def table(runs: Runs) -> dict[str, Any]:
                 "macro": _macro(mine, phase),
                 "clients": _clients(mine, phase),
                 "failed_seeds": len(ended) - len(mine),
+                "rate_at_edge": _at_edge(runs, model, setting, row, point),
             }
             if row != LOCAL:
                 entry |= {
@@ -176,6 +195,13 @@ def table(runs: Runs) -> dict[str, Any]:
                 }
             result.setdefault(model, {}).setdefault(setting, {})[row] = entry
     return result
+
+
+def _at_edge(runs: Runs, model: str, setting: str, row: str, point: str) -> bool:
+    """Whether the chosen rate is the lowest or the highest that was tried."""
+    points = grid(runs, model, setting, "fedavg" if row == LOCAL else row) or {}
+    rates = {name: float(flat["train.learning-rate"]) for name, flat in points.items()}
+    return len(points) > 1 and rates[point] in (min(rates.values()), max(rates.values()))
 
 
 def _macro(runs: list[Run], phase: str) -> dict[str, Any]:
@@ -194,15 +220,20 @@ def _curve(runs: list[Run], name: str) -> list[float]:
     return [statistics.fmean(column) for column in zip(*curves, strict=False)]
 
 
+def tried(runs: Runs) -> dict[str, dict[str, list[str]]]:
+    """Per model and setting: the points of the rows, as far as they are known."""
+    places = sorted({tuple(name.split("/")[:2]) for name in runs})
+    return {
+        f"{model}/{setting}": {
+            row: list(points) for row in ALL_ROWS if (points := grid(runs, model, setting, row))
+        }
+        for model, setting in places
+    }
+
+
 RESULTS = Results(
     Path(__file__).resolve().parent / "results" / "personalised.json",
-    lambda runs: {
-        "grids": {
-            model: {name: list(grid(runs, model, name) or ()) for name in ALL_ROWS}
-            for model in MODELS
-        },
-        "table": table(runs),
-    },
+    lambda runs: {"grids": tried(runs), "table": table(runs)},
 )
 
 
@@ -218,7 +249,8 @@ def show(runs: Runs) -> None:
                 if gsnr := row.get("over_rounds", {}).get("gsnr"):
                     cells.append(f"GSNR {gsnr[0]:.4f} -> {gsnr[-1]:.4f}")
                 told = f"{macro['mean']:.4f}±{macro['std']:.4f} n={macro['n']}"
-                print("  " + "  ".join([f"{name:15s} {told}  ({row['point']})", *cells]))
+                point = row["point"] + (", edge of the grid" if row["rate_at_edge"] else "")
+                print("  " + "  ".join([f"{name:15s} {told}  ({point})", *cells]))
 
 
 def plan(runs: Runs, wanted: Iterator[tuple[str, Job]]) -> None:

@@ -14,66 +14,55 @@ from typing import Any
 from benchmarks import instruction_clients as clients
 
 LOCAL = "local-only"
-GRID = {"tiny": 6, "smollm2": 3}
-"""Points at which every method is tried."""
+GRID = 6
+"""Points at which every method is tried with the tiny decoder."""
 Settings = dict[str, Any]
 
 SIX = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 THREE = (2e-3, 8e-3, 3.2e-2)
-FEW_STEPS = (5e-4, 2e-3, 8e-3)
 # Plain steps times factors far below 1: rates of another order, see docs/methods.md. At 3 the
 # validation loss turns after a round or two, at 10 it does not fall; at 0.1 it falls slowly.
-PLAIN_SIX = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-PLAIN_FEW_STEPS = (0.25, 1.0, 4.0)
+PLAIN = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+FEW = {"fedavg": (5e-4, 2e-3, 8e-3), "pflalign": (0.25, 1.0, 4.0)}
+"""Rates for a model whose runs are dear, for steps of AdamW and for pFLAlign's plain ones."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method and the grid on which it is tried.
-
-    With the tiny decoder that is all rates times all values of its own main knob; with a larger
-    model, whose runs are dear, the rates of `few` with the knob as the tiny decoder has chosen it.
-    """
+    """A method and the grid on which it is tried: rates times values of its own main knob."""
 
     settings: Settings
     rates: tuple[float, ...] = SIX
     knob: str = ""
     values: tuple[float, ...] = ()
-    few: tuple[float, ...] = FEW_STEPS
     passes: int = 1
     """Forward and backward passes for each step of a plain method."""
 
-    def points(self, model: str, chosen: Settings | None = None) -> Iterator[tuple[str, Settings]]:
-        """Yield the name and the settings of every point.
+    @property
+    def alike(self) -> str:
+        """The row whose rate this one takes over where a grid of its own is too dear."""
+        return "pflalign" if self.rates is PLAIN else "fedavg"
 
-        Parameters
-        ----------
-        model : str
-        chosen : mapping, optional
-            Settings of the tiny decoder's point, for another model.
-        """
-        rates, values = (self.rates, self.values) if model == "tiny" else (self.few, self.values)
-        if chosen is not None and self.knob:
-            values = (chosen[self.knob],)
-        for rate in rates:
+    def points(
+        self, rates: tuple[float, ...] | None = None, value: float | None = None
+    ) -> Iterator[tuple[str, Settings]]:
+        """Yield the name and the settings of every point; rates or the knob's value may be set."""
+        for rate in rates or self.rates:
             at_rate = {**self.settings, "train.learning-rate": rate}
-            for value in values:
-                yield f"lr {rate:g}, {self.knob} {value:g}", {**at_rate, self.knob: value}
-            if not values:
+            for knob in self.values if value is None else (value,):
+                yield f"lr {rate:g}, {self.knob} {knob:g}", {**at_rate, self.knob: knob}
+            if not self.values:
                 yield f"lr {rate:g}", at_rate
 
 
 def _algorithm(name: str, knob: str = "", values: tuple[float, ...] = (), passes: int = 1) -> Row:
     settings = {"method": "fedavg", "federation.algorithm": name}
-    return Row(settings, THREE if values else SIX, knob, values, passes=passes)
+    return Row(settings, THREE if values else SIX, knob, values, passes)
 
 
 def _pflalign(**own: Any) -> Row:
     settings = {"method": "pflalign", **{f"pflalign.{k}": v for k, v in own.items()}}
-    plain = own.get("base", "sgd") == "sgd"
-    return Row(
-        settings, PLAIN_SIX if plain else SIX, few=PLAIN_FEW_STEPS if plain else FEW_STEPS
-    )  # fmt: skip
+    return Row(settings, SIX if own.get("base") == "adamw" else PLAIN)
 
 
 ROWS = {
@@ -120,19 +109,19 @@ MODELS: dict[str, Settings] = {
     },
     "smollm2": {
         **_COMMON,
-        "data.max-examples": 48,
+        "data.max-examples": 32,
         "train.batch-size": 4,
         "model.source": "embedded:smollm2",
-        "model.max-length": 128,
+        "model.max-length": 96,
         "lora.targets": "q_proj,v_proj",
-        "federation.rounds": 2,
+        "federation.rounds": 3,
         "train.local-epochs": 1,
-        "train.max-steps": 5,
-        "train.generate-tokens": 24,
+        "train.max-steps": 4,
+        "train.generate-tokens": 16,
     },
 }
-PROBE = {"tiny": 64, "smollm2": 16}
-"""Records of a site at which the gradients' signal to noise ratio is measured."""
+PROBE = {"tiny": 64, "smollm2": 0}
+"""Records of a site at which the gradients' signal to noise ratio is measured; 0: it is not."""
 SETTINGS = {"tiny": ("tasks", "hospitals"), "smollm2": ("four",)}
 """Settings that are run unless others are named, the one of high heterogeneity first."""
 SECONDS = {

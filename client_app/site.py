@@ -268,8 +268,12 @@ class LocalSite:
     def _training_items(self, work: _Work) -> list[dict[str, Any]]:
         items = self._items(work, "train")
         if not items:
+            there = len(self.data.splits["train"])
             raise DataError(
-                "there are no training records; check the site's data, "
+                f"the responses of all {there} training records have zero tokens; check the "
+                "column of the responses"
+                if there
+                else "there are no training records; check the site's data, "
                 "or name the site in federation.held-out"
             )
         return items

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import instruction_clients as clients
 from benchmarks import personalised
+from benchmarks.personalised_rows import GRID
 from benchmarks.shared_work import work
 from client_app.data import load_sites
 from fedapp.config import RunConfig
@@ -30,28 +31,40 @@ def entry(validation: float, test: float, alone: float = 0.0) -> dict[str, Any]:
 
 def test_every_row_is_tried_at_as_many_points() -> None:
     for name, row in personalised.ALL_ROWS.items():
-        for model, size in personalised.GRID.items():
-            chosen = None if model == "tiny" else {row.knob: 0.5}
-            points = dict(row.points(model, chosen))
-            assert len(points) == size, name
-            assert len({json.dumps(settings) for settings in points.values()}) == size
-            for settings in points.values():
-                RunConfig.from_flat({**personalised.MODELS[model], **settings})
+        points = dict(row.points())
+        assert len(points) == GRID, name
+        assert len({json.dumps(settings) for settings in points.values()}) == GRID
+        for settings in points.values():
+            RunConfig.from_flat({**personalised.MODELS["tiny"], **settings})
 
 
-def test_the_knob_of_a_dear_model_is_the_one_that_the_tiny_decoder_chose() -> None:
-    assert personalised.grid({}, "smollm2", "ditto") is None
-    assert len(personalised.grid({}, "smollm2", "fedavg") or ()) == personalised.GRID["smollm2"]
-    points = dict(personalised.ALL_ROWS["ditto"].points("tiny"))
-    runs = {
-        personalised.key("tiny", "tasks", "ditto", point, "tune"): entry(n, 0.0)
+def tuned(model: str, setting: str, row: str, best: int, **runs: Any) -> dict[str, Any]:
+    points = list(personalised.grid(runs, model, setting, row) or ())
+    return runs | {
+        personalised.key(model, setting, row, point, "tune"): entry(abs(n - best), 0.0)
         for n, point in enumerate(points)
     }
-    best = next(iter(points.values()))["ditto.lambda"]
 
-    found = personalised.grid(runs, "smollm2", "ditto") or {}
 
-    assert {settings["ditto.lambda"] for settings in found.values()} == {best}
+def test_a_dear_model_takes_over_rate_and_knob() -> None:
+    def points(runs: dict[str, Any], row: str) -> list[dict[str, Any]]:
+        return list((personalised.grid(runs, "smollm2", "four", row) or {}).values())
+
+    assert [p["train.learning-rate"] for p in points({}, "pflalign")] == [0.25, 1.0, 4.0]
+    assert not points({}, "ditto")
+    runs = tuned("smollm2", "four", "fedavg", best=2)
+    assert [p["train.learning-rate"] for p in points(runs, "fedsa-lora")] == [8e-3]
+    assert not points(runs, "ditto"), "its knob is not known yet"
+    runs = tuned("tiny", "tasks", "ditto", best=0, **runs)
+    knob = next(personalised.ALL_ROWS["ditto"].points())[1]["ditto.lambda"]
+
+    (found,) = points(runs, "ditto")
+
+    assert (found["train.learning-rate"], found["ditto.lambda"]) == (8e-3, knob)
+    assert len(personalised.tried(runs)["smollm2/four"]["ditto"]) == 1
+    (name,) = personalised.grid(runs, "smollm2", "four", "ditto") or ()
+    assert personalised.chosen(runs, "smollm2", "four", "ditto") == name
+    assert personalised.chosen(runs, "smollm2", "four", "pflalign-adamw") == "lr 0.008"
 
 
 def test_what_is_left_is_named_before_and_after_the_choice() -> None:
@@ -104,7 +117,7 @@ def test_processes_share_the_work_and_do_nothing_twice(tmp_path: Path) -> None:
 
 
 def test_the_lowest_validation_loss_is_chosen_whatever_the_test_says() -> None:
-    points = [point for point, _ in personalised.ROWS["fedavg"].points("tiny")]
+    points = [point for point, _ in personalised.ROWS["fedavg"].points()]
     runs = {
         personalised.key("tiny", "tasks", "fedavg", point, "tune"): entry(
             abs(n - 2), float(n), abs(n - 4)
