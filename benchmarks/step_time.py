@@ -30,11 +30,12 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
+from benchmarks.held_memory import tensor_bytes
 from client_app.batching import batches
 from client_app.data import load_sites
 from client_app.models import load_resident
 from client_app.runtime import compute_settings
-from client_app.training import train
+from client_app.training import Report, train
 from fedapp.config import RunConfig
 from fedapp.registry import METHODS, load_half
 from fedapp.seeds import derive_seed
@@ -75,7 +76,7 @@ class Bench:
         ]
         self.kept: dict[str, State] = {}  # of a first round, by method
 
-    def ours(self, method: str) -> float:
+    def ours(self, method: str, report: Report | None = None) -> float:
         """Run our loop; returns its mean loss."""
         parameters = self.resident.parameters
         rule = load_half(METHODS[method].client)(self.config, parameters)
@@ -92,11 +93,19 @@ class Bench:
             first_step=0,
             total_steps=self.steps,
             epochs=1,
+            report=report,
         ).loss
         if rule.keeps_state and method not in self.kept:
             rule.finish(received)
             self.kept[method] = rule.state_dict()
         return loss
+
+    def buffers(self, method: str) -> float:
+        """Return the most that tensors hold between two steps, beyond the model, in adapters."""
+        self.reset()
+        held = [tensor_bytes()]
+        self.ours(method, lambda *_: held.append(tensor_bytes()))
+        return (max(held) - held[0]) / (4 * self.initial.size)
 
     def plain(self, optimizer: str) -> float:
         """Run what a tutorial would do, on batches padded already, with torch's optimiser as is."""
@@ -161,9 +170,12 @@ def main() -> None:
     load_before = os.getloadavg()
     with compute_settings(config.train, bench.resident.device):
         runs = repeat(bench, args.repetitions)
+        buffers = {method: bench.buffers(method) for method in LIMITS}
     result = {
         "benchmark": "seconds of a training step / plain PEFT loop, same batches",
         "results": {method: summarise(runs, method, args.steps) for method in (*PLAIN, *LIMITS)},
+        "adapters_held": buffers,
+        "adapter_numbers": bench.initial.size,
         "repetitions": args.repetitions,
         "steps_per_repetition": args.steps,
         "seed": args.seed,
@@ -186,7 +198,7 @@ def main() -> None:
     }
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result["results"], indent=1))
+    print(json.dumps({key: result[key] for key in ("results", "adapters_held")}, indent=1))
     print(f"written to {RESULT}")
 
 

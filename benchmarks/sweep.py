@@ -37,6 +37,10 @@ TABLE = {"federation.rounds": 5, "train.local-epochs": 1}
 """Data and length of the tables' runs."""
 
 
+class Unmeasured(RuntimeError):
+    """A run has ended, but a site could not measure its model."""
+
+
 @dataclass(frozen=True)
 class Results:
     """A file with one entry a run, written as runs end; a run that is there is not repeated.
@@ -96,7 +100,7 @@ def run_entry(settings: Mapping[str, Any], traced: Sequence[str]) -> Run:
     started = time.process_time()
     summary, rows = run_here({"federation.progress-interval": 60.0, **settings})
     if lost := summary["missing"]:
-        raise RuntimeError(f"a run without all of its measurements is not kept: {lost}")
+        raise Unmeasured(f"a run without all of its measurements is not kept: {lost}")
     rounds = [row for row in rows if row["phase"] == "federation"]
     return {
         "settings": dict(settings),

@@ -144,8 +144,9 @@ class LocalSite:
         feedback = feedback and not self._clip_norm  # the residual would come on top of the norm
         states = _states(work, rule, received, feedback)
         kept = states.load(instruction.round) if states else Kept()
-        if of_method := _part(kept.state, _METHOD):
+        if of_method := _taken(kept.state, _METHOD):
             rule.load_state_dict(of_method)
+        del of_method  # so that the rule can let go of it while it trains
         work.resident.parameters.load(rule.start(received))
         before, seconds_before = self._measure(work, "received")
         disturbed = measure_interference(
@@ -267,8 +268,12 @@ class LocalSite:
     def _training_items(self, work: _Work) -> list[dict[str, Any]]:
         items = self._items(work, "train")
         if not items:
+            there = len(self.data.splits["train"])
             raise DataError(
-                "there are no training records; check the site's data, "
+                f"the responses of all {there} training records have zero tokens; check the "
+                "column of the responses"
+                if there
+                else "there are no training records; check the site's data, "
                 "or name the site in federation.held-out"
             )
         return items
@@ -364,6 +369,13 @@ def _keeper(config: RunConfig) -> str:
 
 def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _taken(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    part = _part(state, prefix)
+    for name in part:
+        del state[f"{prefix}{name}"]
+    return part
 
 
 def _reply(instruction: Instruction, **fields: Any) -> Reply:

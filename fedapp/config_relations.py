@@ -47,15 +47,28 @@ def check_relations(config: RunConfig) -> None:
             f"factors, and method {config.method} gives the pairs other factors every round, whose "
             "numbers mean something else; choose fedavgm, or method fedavg"
         )
-    displacement = config.scaffold.variate == "displacement"
     if (
-        displacement
+        config.scaffold.variate == "displacement"
         and config.federation.algorithm == "scaffold"
-        and (config.train.optimizer != "sgd")
+        and (why := _no_sum_of_gradients(config))
     ):
         raise ConfigError(
-            "scaffold.variate is displacement, which means a sum of gradients only with "
-            f"train.optimizer sgd, got {config.train.optimizer}; set scaffold.variate = gradients"
+            f"scaffold.variate is displacement, {why}; set scaffold.variate = gradients"
         )
     if not config.lora.targets:
         raise ConfigError("lora.targets is empty; name at least one linear layer")
+
+
+def _no_sum_of_gradients(config: RunConfig) -> str:
+    """Say why a site's displacement is more, or less, than its gradients times the rates."""
+    if config.method == "pflalign":
+        return (
+            "but under method pflalign a site's displacement is no sum of gradients: each is "
+            "multiplied by its factor, and part of the offset is withdrawn at every step"
+        )
+    if config.train.optimizer != "sgd":
+        return (
+            "which means a sum of gradients only with train.optimizer sgd, got "
+            f"{config.train.optimizer}"
+        )
+    return ""

@@ -39,10 +39,10 @@ from fedapp.state import State
 class PflAlign(LocalRule):
     """Precondition every step, begin at the site's own offset, withdraw what of it is opposed.
 
-    Four vectors of the size of what is trained live through a round: Delta, m, v and P. The rest
-    is scratch of the length of a span (`client_app.flat`), so that a step walks through what fits
-    into a cache and allocates nothing. Delta, v, P and the number of steps behind v stay at the
-    site; m begins at zero in every round.
+    Four vectors of the size of what is trained live through a round: Delta, m, v and P; what the
+    site has kept is let go once they are made. The rest is scratch of the length of a span
+    (`client_app.flat`), so that a step walks through what fits into a cache and allocates nothing.
+    Delta, v, P and the number of steps behind v stay at the site; m begins at zero in every round.
     """
 
     def __init__(self, config: RunConfig, parameters: AdapterParameters) -> None:
@@ -87,6 +87,7 @@ class PflAlign(LocalRule):
         if self._own.local_update:
             self._p = flat.vector(kept.factor or None)
             self._factors = [span.shaped(span.of(self._p)) for span in flat.spans]
+        self._kept = PflAlignState()
         self._g, self._spare = (torch.zeros(flat.longest, device=flat.device) for _ in range(2))
         self._scratch = [span.shaped(self._g) for span in flat.spans]
         self._values = [span.values() for span in flat.spans]
@@ -159,15 +160,17 @@ class PflAlign(LocalRule):
         if own.personalisation:
             before, after = dict(received["adapter"].arrays()), dict(payloads["adapter"].arrays())
             delta = {name: after[name] - before[name] for name, _ in flat.named}
-            norm = flat.vector(delta).double().norm()
-            self._numbers["delta_norm"] = float(norm)
+            self._numbers["delta_norm"] = float(_norm(flat.vector(delta)))
         moving = own.local_update and own.factor == "recursion"
+        self._delta = None  # the round's own vectors are done with
         self._kept = PflAlignState(
             delta=delta,
             second_moment=flat.arrays(self._v) if self._estimates else {},
             factor=flat.arrays(self._p) if moving else {},
             steps=self._lifetime,
         )
+        if self._estimates:
+            del self._m
         return payloads
 
     def _told(self) -> dict[str, float]:
@@ -183,7 +186,7 @@ class PflAlign(LocalRule):
             out, spare = torch.empty_like(delta), torch.empty_like(delta)
             gate = self._gate(self._delta, lambda vector: vector[some], out, spare)
             numbers |= distribution("gate", gate[delta != 0])
-            whole = float(self._delta.double().square().sum())
+            whole = float(_norm(self._delta)) ** 2
             if whole:
                 numbers["delta_withdrawn"] = float(self._withdrawn) / self._planned / whole
         return numbers
@@ -207,3 +210,9 @@ class PflAlign(LocalRule):
     def state_dict(self) -> State:
         """Delta, v, P and the number of steps behind v."""
         return self._kept.to_state()
+
+
+def _norm(vector: Tensor) -> Tensor:
+    """Return the Euclidean norm, summed up in fp64 without a copy in it."""
+    norm: Tensor = torch.linalg.vector_norm(vector, dtype=torch.float64)
+    return norm

@@ -52,7 +52,10 @@ def _read(path: Path, data: DataSection, schema: Schema) -> Table:
         )
 
     settings = [*schema.settings, *(["data.stratum-column"] if data.stratum_column else [])]
-    columns = read_columns(path, wanted, [*settings, "data.site-column"])
+    alone = {
+        data.site_column: "set data.partition to iid or dirichlet, which deal records to sites"
+    }
+    columns = read_columns(path, wanted, [*settings, "data.site-column"], alone if natural else {})
 
     def place(column: str, row: int) -> str:
         return f"{path.name}, column '{column}', row {row}"

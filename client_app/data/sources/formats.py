@@ -11,8 +11,9 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,16 @@ class _Wanted:
 
     columns: Choose
     settings: Sequence[str]
+    without: Mapping[str, str] = field(default_factory=dict)
+    """What else can be done where a column is not there, by its name."""
 
 
-def read_columns(path: Path, columns: Choose, settings: Sequence[str]) -> Columns:
+def read_columns(
+    path: Path,
+    columns: Choose,
+    settings: Sequence[str],
+    without: Mapping[str, str] | None = None,
+) -> Columns:
     """Return the wanted columns of a file or folder, each of the same length.
 
     Parameters
@@ -43,13 +51,15 @@ def read_columns(path: Path, columns: Choose, settings: Sequence[str]) -> Column
         returns the names of those to read.
     settings : sequence of str
         The settings that name them, for messages.
+    without : mapping of str to str, optional
+        What else can be done where a column is not there, by its name.
 
     Raises
     ------
     DataError
         If the path is missing, of an unknown kind, malformed, not UTF-8, or lacks a column.
     """
-    wanted = _Wanted(columns, settings)
+    wanted = _Wanted(columns, settings, without or {})
     if path.is_dir():
         return _read_datasets_folder(path, wanted)
     if not path.exists():
@@ -120,7 +130,12 @@ def _read_jsonl(path: Path, wanted: _Wanted) -> Columns:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=_once)
+        except _Twice:
+            raise DataError(
+                f"{path.name}, line {number}: a key occurs twice in one object, so that it is not "
+                "known which value counts; keep one"
+            ) from None
         except (ValueError, RecursionError):  # bad syntax, an absurd number, absurd nesting
             raise DataError(
                 f"{path.name}, line {number}: not JSON; expected one complete object a line"
@@ -136,6 +151,17 @@ def _read_jsonl(path: Path, wanted: _Wanted) -> Columns:
                 _require(path, name, list(record), wanted, f", line {number}")
             values.append(record[name])
     return found or {name: [] for name in wanted.columns(())}
+
+
+class _Twice(Exception):
+    """A JSON object has two values of one key; most readers silently take the last."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Twice
+    return found
 
 
 def _read_parquet(path: Path, wanted: _Wanted) -> Columns:
@@ -205,10 +231,11 @@ def _decode(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        encoding = "UTF-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "WINDOWS-1252"
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(
             f"{path.name}, line {line}: expected UTF-8 text, byte {error.start} is in "
-            "another encoding; save it as UTF-8, for instance with `iconv -f WINDOWS-1252 -t UTF-8`"
+            f"another encoding; save it as UTF-8, for instance with `iconv -f {encoding} -t UTF-8`"
         ) from None
 
 
@@ -231,9 +258,11 @@ def _require(path: Path, name: str, names: Sequence[str], wanted: _Wanted, where
     if any(_plain(each) == _plain(name) for each in names):
         got += ", one of which differs only in capitals, blanks or punctuation"
     *settings, last = wanted.settings
+    without = wanted.without.get(name)
     raise DataError(
         f"{path.name}{where}: expected a column '{name}', {got}; "
         f"name your columns in {', '.join(settings)} and {last}"
+        + (f", or {without}" if without else "")
     )
 
 

@@ -128,6 +128,14 @@ def test_the_displacement_of_adamw_means_nothing_and_is_refused() -> None:
         )
 
 
+@pytest.mark.parametrize("base", ["sgd", "adamw"])
+def test_nor_is_that_of_pflalign_a_sum_of_gradients(base: str) -> None:
+    pflalign = {"method": "pflalign", "pflalign__base": base, "federation__algorithm": "scaffold"}
+    with pytest.raises(ConfigError, match=r"displacement.*under method pflalign.*= gradients"):
+        quadratic_config(**pflalign, scaffold__variate="displacement", train__optimizer="sgd")
+    quadratic_config(**pflalign, train__optimizer="sgd")
+
+
 def own_variates(federation: QuadraticFederation) -> np.ndarray:
     """Weighted mean of what the sites keep."""
     total = sum(site.examples for site in federation.sites)

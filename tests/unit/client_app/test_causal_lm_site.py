@@ -94,6 +94,18 @@ def test_prompts_that_are_cut_and_responses_without_a_token_are_counted() -> Non
     assert notes[1] == "2 training records with a response of zero tokens left out"
 
 
+def test_a_site_whose_responses_are_all_empty_is_one_sentence() -> None:
+    data, config = make_data(), make_config()
+    adapter = run(data, Action.INITIAL, config).payloads["adapter"]
+    data = SiteData("north", [], {"train": [record(1, ""), record(2, "")]}, task="causal-lm")
+    ask = Instruction(Action.TRAIN, "north", config, 1, payloads={"adapter": adapter})
+
+    reply = LocalSite(data).execute(ask)
+
+    assert reply.failure is not None
+    assert "the responses of all 2 training records have zero tokens" in reply.failure.message
+
+
 def test_training_replies_with_the_task_s_metrics_and_the_records_that_were_used() -> None:
     data, config = make_data(), make_config()
     data.splits["train"][0] = record(1, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from benchmarks.held_memory import tensor_bytes
 from client_app.data import SiteData
+from client_app.flat import CPU_SPAN
+from client_app.methods.base import LocalRule
+from client_app.methods.pflalign import PflAlign
 from client_app.site import LocalSite
 from client_app.state import FORMAT
 from fedapp.adapter import Adapter
@@ -269,3 +274,42 @@ def test_without_an_identity_of_the_run_it_is_refused(initial: Adapter) -> None:
     assert reply.failure is not None
     assert reply.failure.kind == "ConfigError"
     assert "method pflalign with algorithm fedavg keeps something" in reply.failure.message
+
+
+def test_a_round_holds_four_vectors_and_scratch_and_nothing_of_what_was_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second round, whose beginning reads three vectors from the disk."""
+    large = {"lora.rank": 256, "lora.targets": "query,value"}
+    adapter = ask(None, None, action=Action.INITIAL, **large).payloads["adapter"].unpack()
+    held: list[int] = []
+
+    def measured(self: Any, learning_rate: float) -> None:
+        held.append(tensor_bytes() + tracemalloc.get_traced_memory()[0])
+
+    def peak(place: Path | None, round: int, **flat: Any) -> int:
+        held.clear()
+        ask(place, adapter, round, **large, **flat)
+        return max(held)
+
+    plain = {"method": "fedavg", "train.optimizer": "sgd", "train.momentum": 0.0}
+    true = PflAlign.after_step
+
+    def after_step(self: Any, learning_rate: float) -> None:
+        true(self, learning_rate)
+        measured(self, learning_rate)
+
+    monkeypatch.setattr(PflAlign, "after_step", after_step)
+    monkeypatch.setattr(LocalRule, "after_step", measured)
+    tracemalloc.start()
+    try:
+        for _ in range(2):  # the first time Python loads what it needs
+            without = peak(None, 2, **plain)
+            peak(tmp_path, 1)
+            with_it = peak(tmp_path, 2)
+    finally:
+        tracemalloc.stop()
+
+    size, scratch = 4 * adapter.size, 2 * 4 * CPU_SPAN
+    assert size > scratch
+    assert 4 * size <= with_it - without <= 4 * size + scratch + 2**16

@@ -67,6 +67,15 @@ def test_a_chat_of_two_turns_is_the_same_as_prompt_and_response(name: str, tmp_p
     assert read(write(tmp_path / name, CHATS)).examples == pairs
 
 
+@pytest.mark.parametrize("rows", [PAIRS, CHATS], ids=["pairs", "chats"])
+def test_a_file_as_windows_writes_it(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain.jsonl", rows)
+    windows = tmp_path / "windows.jsonl"
+    windows.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
+
+    assert read(windows).examples == read(plain).examples
+
+
 def test_a_long_chat_keeps_its_turns(tmp_path: Path) -> None:
     turns = [
         {"role": role, "content": text}
@@ -149,6 +158,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def test_a_message_with_two_contents_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    turn = f'{{"role": "user", "content": "{SECRET}", "content": "other"}}'
+    path.write_text(f'{{"messages": [{turn}, {json.dumps(SAYS)}]}}')
+
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: a key occurs twice") as caught:
+        read(path)
+
+    assert SECRET not in str(caught.value)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_row_is_one_sentence_without_content(case: str, tmp_path: Path) -> None:
     row, sentence = BAD[case]
@@ -184,6 +204,23 @@ def test_sites_have_no_labels_and_disjoint_records(questions: Path) -> None:
         "validation": 8,
         "test": 8,
     }
+
+
+@pytest.mark.parametrize(
+    ("records", "sentence"),
+    [
+        (0, r"q\.jsonl holds no records: expected at least 1; check data\.source"),
+        (1, r"site A: the validation split is empty: .* got 0 of the site's 1; add records"),
+    ],
+)
+def test_a_file_with_too_few_records_is_one_sentence(
+    records: int, sentence: str, questions: Path
+) -> None:
+    lines = questions.read_text().splitlines(keepends=True)
+    questions.write_text("".join(lines[:records]))
+
+    with pytest.raises(DataError, match=sentence):
+        load_sites(config(questions))
 
 
 def test_dirichlet_and_splits_go_by_the_stratum(questions: Path) -> None:

@@ -130,7 +130,7 @@ BAD = {
     "utf-16": (
         "a.csv",
         "text,label,site\nMaria,no,N\n".encode("utf-16"),
-        r"line 1: expected UTF-8",
+        r"line 1: expected UTF-8 text.*`iconv -f UTF-16 -t UTF-8`",
     ),
     "missing column": (
         "a.csv",
@@ -173,6 +173,16 @@ BAD = {
         "a.jsonl",
         JSON.encode() + b'{"text": "Maria"}',
         r"line 2: expected a column 'lab",
+    ),
+    "json key twice": (
+        "a.jsonl",
+        JSON.encode() + b'{"text":"Maria","text":"x","label":1,"site":"N"}',
+        r"line 2: a key occurs twice in one object",
+    ),
+    "no site": (
+        "a.jsonl",
+        b'{"text":"Maria","label":1}',
+        r"column 'site', got 2 columns .* and data.site-column, or set data.partition to iid or",
     ),
     "json type": (
         "a.jsonl",
