@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedapp.adapter import Adapter, Array, LoraPair
 from fedapp.config import RunConfig
@@ -25,6 +26,7 @@ from fedapp.state import State
 from server_app.algorithms.base import Round
 from server_app.updates import Update
 
+Double = NDArray[np.float64]
 Whole = Callable[[Adapter], "Adapter | None"]
 OTHERS, OWN, EACH = "others_work", "own_work", "each_work"
 """Payloads: the weighted work of all other sites, and of the site itself, in the last round; the
@@ -127,6 +129,6 @@ def _right_factors(works: Sequence[Adapter]) -> Adapter:
 
 
 def _right(pair: LoraPair) -> Array:
-    r_rr = np.linalg.qr(pair.b_mr.astype(np.float64), mode="r")
+    r_rr: Double = np.linalg.qr(pair.b_mr.astype(np.float64), mode="r")  # type: ignore[assignment]
     factor: Array = (pair.scaling * r_rr @ pair.a_rn).astype(np.float32)
     return factor
