@@ -57,5 +57,24 @@ def check_relations(config: RunConfig) -> None:
             "scaffold.variate is displacement, which means a sum of gradients only with "
             f"train.optimizer sgd, got {config.train.optimizer}; set scaffold.variate = gradients"
         )
+    if METHODS[config.method].peer_rule:
+        _check_peers(config)
     if not config.lora.targets:
         raise ConfigError("lora.targets is empty; name at least one linear layer")
+
+
+def _check_peers(config: RunConfig) -> None:
+    """Check what has no meaning where sites exchange their models without a coordinator."""
+    federation = config.federation
+    for key, value, neutral, why in (
+        ("algorithm", federation.algorithm, "fedavg", "there is no merge that it could change"),
+        ("interference", federation.interference, False, "no site knows all updates"),
+        ("gsnr", federation.gsnr, 0, "its probe follows a shared model"),
+    ):
+        if value != neutral:
+            raise ConfigError(
+                f"federation.{key} is {value}, but with method {config.method} {why}; set it to "
+                f"{str(neutral).lower()}"
+            )
+    if config.method == "lightyear":
+        config.lightyear.effective()

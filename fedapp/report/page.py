@@ -7,6 +7,7 @@ from fedapp.report.agreement import agreement_section
 from fedapp.report.cost import cost_section
 from fedapp.report.curves import learning_section
 from fedapp.report.diagnostics import diagnostics_section
+from fedapp.report.honest import honest_section
 from fedapp.report.intervals import Interval
 from fedapp.report.markup import Html, element, join, name
 from fedapp.report.offsets import offsets_section
@@ -41,6 +42,7 @@ def render(run: RunData) -> str:
         _held_out(run),
         learning_section(run),
         diagnostics_section(run),
+        honest_section(run),
         agreement_section(run.ledgers),
         offsets_section(run),
         cost_section(run),

@@ -344,6 +344,9 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
         flat["data.labels"] = ""
     if METHODS[flat["method"]].personal:
         flat["federation.held-out"] = ""
+    if METHODS[flat["method"]].peer_rule:
+        flat |= {"federation.algorithm": "fedavg", "federation.interference": False}
+        flat |= {"federation.gsnr": 0, "lightyear.preset": "default"}
     if flat["train.optimizer"] != "sgd":
         flat["scaffold.variate"] = "gradients"
     if METHODS[flat["method"]].moves_basis and ALGORITHMS[flat["federation.algorithm"]].fixed_basis:
