@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,7 +202,7 @@ class Trainer:
         file = self.folder.metrics_file
         if file.exists():  # a kill may have cut its last line short
             self.folder.truncate_metrics(file.read_bytes().rfind(b"\n") + 1)
-        rows: list[Mapping[str, Any]] = self.folder.read_metrics()
+        rows = self.folder.read_metrics()
         return max((int(row["round"]) for row in rows), default=0)
 
     def _model(self, initial: Adapter) -> Adapter:

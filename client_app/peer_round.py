@@ -23,7 +23,7 @@ from fedapp.adapter import Adapter
 from fedapp.errors import MergeRefused, SiteStateError, TrainingError, UpdateRefused
 from fedapp.exchange import Instruction, Metrics
 from fedapp.gossip.ledger import Heard, Ledger
-from fedapp.mailbox import Delivery, Mailbox
+from fedapp.mailbox import Delivery, Letter, Mailbox
 from fedapp.peer_rules.base import Context, Mixed, Neighbour, PeerRule, Verdict
 from fedapp.peer_update import read_letter, terms_digest, write_letter
 from fedapp.registry import METHODS, load_half
@@ -223,24 +223,10 @@ def _record(
 ) -> None:
     """Append the round to the site's ledger."""
     verdicts = {verdict.peer: verdict for verdict in mixed.verdicts}
-    heard = []
-    for letter in delivery.letters:
-        known = {"origin": letter.origin, "digest": letter.digest, "size": len(letter.payload)}
-        if letter.origin in refused:
-            error = refused[letter.origin]
-            reason = f"{error.reason}: {error.message}"[:_LONGEST_REASON]
-            heard.append(Heard(**known, accepted=False, reason=reason))
-            continue
-        verdict = verdicts[letter.origin]
-        heard.append(
-            Heard(
-                **known,
-                scores=dict(verdict.scores),
-                accepted=verdict.accepted,
-                reason=", ".join(verdict.refused_by),
-                weight=verdict.weight,
-            )
-        )
+    heard = [
+        _heard(letter, verdicts.get(letter.origin), refused.get(letter.origin))
+        for letter in delivery.letters
+    ]
     instruction = at.instruction
     ledger = Ledger(at.states.folder / "ledger.jsonl", instruction.run, instruction.site)
     try:
@@ -255,6 +241,22 @@ def _record(
         )
     finally:
         ledger.close()
+
+
+def _heard(letter: Letter, verdict: Verdict | None, error: UpdateRefused | None) -> Heard:
+    """Return the ledger's entry of one neighbour: what a gate, or validation before it, said."""
+    reason = f"{error.reason}: {error.message}"[:_LONGEST_REASON] if error else ""
+    if verdict is not None:
+        reason = ", ".join(verdict.refused_by)
+    return Heard(
+        origin=letter.origin,
+        digest=letter.digest,
+        size=len(letter.payload),
+        scores=dict(verdict.scores) if verdict else {},
+        accepted=verdict is not None and verdict.accepted,
+        reason=reason,
+        weight=verdict.weight if verdict else 0.0,
+    )
 
 
 def _of_method(kept: Kept) -> dict[str, Any]:

@@ -173,7 +173,9 @@ class DecoderChoice:
 
     def last_layer(self, model: nn.Module) -> nn.Module:
         """Return the output layer."""
-        inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        inner: Any = model
+        if hasattr(inner, "get_base_model"):
+            inner = inner.get_base_model()
         layer: nn.Module = inner.get_output_embeddings()
         return layer
 

@@ -171,7 +171,12 @@ class Post:
         )
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # of this thread, too: told to end, it leaves no work behind
+            future.cancel()
+            raise
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

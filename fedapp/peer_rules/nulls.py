@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -29,11 +30,11 @@ def useless(own: Adapter, number: int, seed: int) -> Iterator[Adapter]:
         {name: -tensor for name, tensor in own.tensors.items()},
     )
     for index in range(number - 1):
-        yield own.map(lambda name, array, index=index: _like(array, seed, index, name))
+        yield own.map(partial(_like, derive_seed(seed, "null", index)))
 
 
-def _like(array: Array, seed: int, index: int, name: str) -> Array:
+def _like(seed: int, name: str, array: Array) -> Array:
     """Return normal numbers of the array's root mean square."""
     size = math.sqrt(float(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
-    rng = np.random.default_rng(derive_seed(seed, "null", index, name))
+    rng = np.random.default_rng(derive_seed(seed, name))
     return (size * rng.standard_normal(array.shape)).astype(np.float32)

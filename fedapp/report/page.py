@@ -14,7 +14,7 @@ from fedapp.report.offsets import offsets_section
 from fedapp.report.run_data import Row, RunData, number
 from fedapp.report.style import CSS
 from fedapp.report.units import decimal, duration, interval_text, plural, size
-from fedapp.report.words import PHASE_NAMES, result
+from fedapp.report.words import phase_name, result
 
 # Nothing may be fetched or run, whatever a name or a setting holds.
 POLICY = (
@@ -142,7 +142,7 @@ def _tiles(run: RunData) -> Html | None:
         _tile(
             f"Mean {run.split} {run.metric.name}",
             decimal(run.mean(best, run.headline)),
-            _under(run.mean_interval(best), PHASE_NAMES[best]),
+            _under(run.mean_interval(best), phase_name(run, best)),
         )
     ]
     worst = run.worst(best)
@@ -153,7 +153,7 @@ def _tiles(run: RunData) -> Html | None:
     ranked = [p for p in phases if run.mean(p, "auc") is not None]
     if ranked:
         by_auc = max(ranked, key=lambda p: run.mean(p, "auc") or 0.0)
-        tiles.append(_tile("Mean AUC", decimal(run.mean(by_auc, "auc")), PHASE_NAMES[by_auc]))
+        tiles.append(_tile("Mean AUC", decimal(run.mean(by_auc, "auc")), phase_name(run, by_auc)))
     tiles.append(_time_tile(run))
     return element("dl", *tiles, class_="tiles")
 

@@ -6,8 +6,9 @@ import asyncio
 import json
 import secrets
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +48,47 @@ SITES = ["Cleveland", "Hungary", "Switzerland", "VA Long Beach"]
 Settings = Callable[..., RunConfig]
 
 
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _no_report() -> Iterator[None]:
     """Drawing it takes most of such a run's time."""
-    monkeypatch.setattr("fedapp.report.write_report", lambda folder: folder / "report.html")
-    monkeypatch.setattr(app, "InMemoryGrid", LocalGrid)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapp.report.write_report", lambda folder: folder / "report.html")
+        patch.setattr(app, "InMemoryGrid", LocalGrid)
+        yield
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    def make(name: str, **flat: Any) -> RunConfig:
-        given = {key.replace("__", ".").replace("_", "-"): value for key, value in flat.items()}
-        return RunConfig.from_flat({**QUICK, **given, "name": name, "output-dir": str(tmp_path)})
+    return partial(settings_in, tmp_path)
 
-    return make
+
+def settings_in(root: Path, name: str, **flat: Any) -> RunConfig:
+    given = {key.replace("__", ".").replace("_", "-"): value for key, value in flat.items()}
+    return RunConfig.from_flat({**QUICK, **given, "name": name, "output-dir": str(root)})
+
+
+@dataclass
+class Whole:
+    """A run that nothing happened to, and what the sites replied in it."""
+
+    folder: RunFolder
+    replies: list[Reply]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    replies: list[Reply] = []
+    collect = peer_round.collect
+
+    def watch(*args: Any) -> Any:
+        collected = collect(*args)
+        replies.extend(collected.replies.values())
+        return collected
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peer_round, "collect", watch)
+        folder = run(settings_in(tmp_path_factory.mktemp("whole"), "whole"))
+    return Whole(folder, replies)
 
 
 def run(config: RunConfig, folder: RunFolder | None = None) -> RunFolder:
@@ -92,18 +120,9 @@ def ledgers(folder: RunFolder) -> dict[str, list[LedgerEntry]]:
 
 
 def test_sites_mix_with_those_they_believe_and_the_coordinator_sees_no_model(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    whole: Whole,
 ) -> None:
-    replies: list[Reply] = []
-    collect = peer_round.collect
-
-    def watch(*args: Any) -> Any:
-        collected = collect(*args)
-        replies.extend(collected.replies.values())
-        return collected
-
-    monkeypatch.setattr(peer_round, "collect", watch)
-    folder = run(settings("whole"))
+    folder, replies = whole.folder, whole.replies
 
     assert [reply.action for reply in replies] == ([Action.PUBLISH] * 4 + [Action.MIX] * 4) * 3
     assert not any(reply.payloads for reply in replies), "no weights reach the coordinator"
@@ -155,10 +174,9 @@ STRIKES = {
         "before the checkpoint",
     ],
 )
-def test_resume_is_bit_identical(settings: Settings, point: str) -> None:
+def test_resume_is_bit_identical(settings: Settings, whole: Whole, point: str) -> None:
     from fedapp.gossip.post import Post
 
-    whole = run(settings("whole"))
     folder = RunFolder.create(settings("parts"))
     owner, name, when = STRIKES[point](Post, rounds.RoundLoop)  # type: ignore[no-untyped-call]
     inner = getattr(owner, name)
@@ -176,11 +194,11 @@ def test_resume_is_bit_identical(settings: Settings, point: str) -> None:
             run(settings("parts"), folder)
     run(settings("parts").with_changes({"resume": str(folder.path)}), folder)
 
-    assert models(folder.sites) == models(whole.sites)
-    one, other = (json.loads(f.summary_file.read_text())["sites"] for f in (whole, folder))
+    assert models(folder.sites) == models(whole.folder.sites)
+    one, other = (json.loads(f.summary_file.read_text())["sites"] for f in (whole.folder, folder))
     assert one == other
     for site, entries in ledgers(folder).items():
-        for entry, uninterrupted in zip(entries, ledgers(whole)[site], strict=True):
+        for entry, uninterrupted in zip(entries, ledgers(whole.folder)[site], strict=True):
             assert [h.scores for h in entry.heard] == [h.scores for h in uninterrupted.heard]
 
 
@@ -278,7 +296,7 @@ def test_between_hospitals_the_coordinator_refuses(settings: Settings) -> None:
 
 
 def test_both_drivers_give_the_same_models(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_at_a_time, work = threading.Lock(), Trainer._do  # they share this process's base model
 
@@ -287,8 +305,7 @@ def test_both_drivers_give_the_same_models(
             return work(self, instruction)
 
     monkeypatch.setattr(Trainer, "_do", do)
-    config = settings("coordinated")
-    coordinated = run(config)
+    coordinated, config = whole.folder, settings_in(tmp_path, "alone")
     (tmp_path / "settings.toml").write_text(
         "\n".join(f'"{key}" = {json.dumps(value)}' for key, value in config.to_flat().items())
     )

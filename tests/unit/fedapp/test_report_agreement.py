@@ -200,3 +200,11 @@ def test_honest_hospitals_of_a_rehearsal_have_a_table_of_their_own(folder: Path)
 
 def _metrics(folder: Path) -> list[str]:
     return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+def test_a_run_without_a_shared_model_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "mixed", settings={"method": "lightyear"})
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "Personal, after mixing" in page
+    assert "as mixed with those of its neighbours" in page
+    assert "after local training" not in page
