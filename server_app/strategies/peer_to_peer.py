@@ -8,6 +8,7 @@ from typing import NoReturn
 from fedapp.adapter import Adapter
 from fedapp.errors import ConfigError
 from server_app.strategies.base import BaseStrategy
+from server_app.strategies.seeded import check_seeded
 from server_app.updates import Update
 
 
@@ -19,18 +20,8 @@ class PeerToPeer(BaseStrategy):
     """
 
     def begin(self, initial: Adapter) -> None:
-        """Take the seeded adapter.
-
-        Raises
-        ------
-        ConfigError
-            If it is another one: sites know only the seeded one by themselves.
-        """
-        if self.roster is not None and initial.digest() != self.roster.reference.initial_digest:
-            raise ConfigError(
-                f"with method {self.config.method} every site derives its first model from the "
-                "seed; start it without initial arrays"
-            )
+        """Take the seeded adapter, see `check_seeded`."""
+        check_seeded(self, initial, "lets every site derive its first model from the seed")
         super().begin(initial)
 
     def expected(self, round: int, site: str) -> dict[str, Adapter]:

@@ -248,6 +248,28 @@ def test_a_site_that_does_not_mix_goes_on_alone(
     assert {r["missing"]["Hungary"] for r in rows if r["site"] is None and r["missing"]}
 
 
+def test_a_half_whose_reply_is_lost_is_repeated_and_gives_the_same_models(
+    settings: Settings, whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = LocalSite.execute
+    lost = {("Hungary", Action.PUBLISH, 2), ("Switzerland", Action.MIX, 2)}
+
+    def loses(self: LocalSite, instruction: Instruction) -> Reply:
+        reply = execute(self, instruction)
+        key = (instruction.site, instruction.action, instruction.round)
+        if key not in lost:
+            return reply
+        lost.remove(key)
+        return replace(reply, metrics={}, failure=Failure("UnexpectedError", "it was killed"))
+
+    monkeypatch.setattr(LocalSite, "execute", loses)
+    folder = run(settings("repeated", federation__max_round_retries=1))
+
+    assert not lost
+    assert models(folder.sites) == models(whole.folder.sites)
+    assert [r["retries"] for r in folder.read_metrics() if r["site"] is None] == [0, 2, 0]
+
+
 def test_too_few_sites_end_the_run_and_name_who_is_missing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,17 +350,31 @@ def test_both_drivers_give_the_same_models(
         assert np.isfinite(exported.size)
 
 
+def test_a_peer_refuses_a_method_that_needs_a_coordinator(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text('method = "fedavg"\n')
+    start = _start("Cleveland", "0" * 32, tmp_path)
+    with (
+        pytest.raises(ConfigError, match=r"method fedavg needs a coordinator; choose one of .*lig"),
+        load_trainer(start, tmp_path / "settings.toml", print),
+    ):
+        pass
+
+
 async def autonomous(root: Path) -> None:
     """Run every site's rounds by its own clock, in one process; nobody calls them."""
     async with LocalNodes(SITES, root / "stores", run=secrets.token_hex(16)) as nodes:
         await asyncio.gather(*(_peer(nodes, name, root) for name in SITES))
 
 
-async def _peer(nodes: LocalNodes, name: str, root: Path) -> None:
-    start = Start(
-        name, nodes.run, "", "", "", "", "", "", 1.0, (), (), (), {},
+def _start(name: str, run: str, root: Path) -> Start:
+    return Start(
+        name, run, "", "", "", "", "", "", 1.0, (), (), (), {},
         settings_file=str(root / "settings.toml"), state=str(root / name),
         degrees=dict.fromkeys(SITES, 3),
     )  # fmt: skip
+
+
+async def _peer(nodes: LocalNodes, name: str, root: Path) -> None:
+    start = _start(name, nodes.run, root)
     with load_trainer(start, root / "settings.toml", lambda line: None) as trainer:
         await trainer.run(nodes[name])

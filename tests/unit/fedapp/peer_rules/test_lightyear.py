@@ -99,7 +99,7 @@ def test_a_flipped_and_a_distant_model_are_refused_by_their_gates_and_scored_by_
     own = model(1, 2)
     view = sees()
     mixed = run(
-        own, [model(1.1, 2.1), model(-1, -2), model(9, 18), model(0, 1)], view,
+        own, [model(1.1, 2.1), model(-1, -2), model(9, 18), model(1, 0)], view,
         **{"lightyear.kernel-gate": "fixed", "lightyear.kernel": 0.9},
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_a_flipped_and_a_distant_model_are_refused_by_their_gates_and_scored_by_
     assert "distance" in scaled.refused_by
     assert scaled.scores["distance"] == pytest.approx(8)
     assert "kernel" in bent.refused_by
-    expected = agreement(view(own).features_nd, view(model(0, 1)).features_nd)
+    expected = agreement(view(own).features_nd, view(model(1, 0)).features_nd)
     assert bent.scores["agreement"] == pytest.approx(expected)
     assert all(set(v.scores) >= {"agreement", "prediction", "distance"} for v in mixed.verdicts)
 
