@@ -19,7 +19,6 @@ from typing import Any, Self, TypeVar
 from fedapp.config import RunConfig
 from fedapp.config_gossip import GossipSection
 from fedapp.errors import GossipError
-from fedapp.gossip.engine import hold_engine
 from fedapp.gossip.local import LocalNodes
 from fedapp.gossip.node import Update
 from fedapp.gossip.threads import in_thread
@@ -90,7 +89,6 @@ class Post:
 
     def __enter__(self) -> Self:
         shutil.rmtree(self._folder, ignore_errors=True)
-        hold_engine()
         self._thread.start()
         try:
             self._do(self._nodes.__aenter__())

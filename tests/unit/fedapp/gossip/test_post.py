@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,23 @@ def test_faults_are_sentences(tmp_path: Path) -> None:
         open_post.exchange(1, ["Bern"])
     with pytest.raises(ConfigError, match="k-regular"):
         post(tmp_path, **{"p2p.topology": "k-regular", "p2p.degree": 9})
+
+
+def test_it_runs_in_a_thread_without_an_event_loop_as_flowers_server_does(tmp_path: Path) -> None:
+    code = (
+        "import sys, threading\n"
+        "from pathlib import Path\n"
+        "from fedapp.config import RunConfig\n"
+        "from fedapp.gossip.post import Post\n"
+        "from fedapp.mailbox import Mailbox\n"
+        "def run():\n"
+        "    with Post(['A', 'B'], '0' * 32, Path(sys.argv[1]), lambda site: Mailbox(Path('x')),\n"
+        "              RunConfig()):\n"
+        "        print('open')\n"
+        "thread = threading.Thread(target=run)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "post")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == ("open\n", 0), done.stderr
