@@ -120,7 +120,7 @@ def load_peer(path: Path) -> Start:
         store=str(config.store),
         listen=config.listen,
         announce=config.announce,
-        listeners=pulled_by(consortium.graph(), config.name),
+        listeners=pulled_by(graph, config.name),
         status_interval=config.status_interval,
         members=tuple(consortium.peers()),
         neighbours=graph[config.name],

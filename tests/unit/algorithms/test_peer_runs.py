@@ -368,7 +368,8 @@ async def autonomous(root: Path) -> None:
 
 def _start(name: str, run: str, root: Path) -> Start:
     return Start(
-        name, run, "", "", "", "", "", "", 1.0, (), (), (), {},
+        name=name, run=run, certificate="", key="", authority="", store="", listen="", announce="",
+        listeners=(), status_interval=1.0, members=(), neighbours=(), origins=(), gossip={},
         settings_file=str(root / "settings.toml"), state=str(root / name),
         degrees=dict.fromkeys(SITES, 3),
     )  # fmt: skip
