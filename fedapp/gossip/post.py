@@ -71,6 +71,7 @@ class Post:
         settings = GossipSection(
             max_payload_mb=config.federation.max_payload_mb,
             keep_rounds=2,
+            gather_mb=0,  # of every node at once; what they hold is on this machine's disk
             # On one machine silence means that it has much to do, not that somebody has gone.
             dead_after=min(86400.0, self._timeout),
         )
