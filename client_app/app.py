@@ -65,6 +65,18 @@ def train(message: Message, context: Context) -> Message:
     return _execute(message, context, Action.TRAIN)
 
 
+@app.train("publish")
+def publish(message: Message, context: Context) -> Message:
+    """Train the site's own model, put it in the site's mailbox, and answer with metrics."""
+    return _execute(message, context, Action.PUBLISH)
+
+
+@app.train("mix")
+def mix(message: Message, context: Context) -> Message:
+    """Mix the site's model with its neighbours' and answer with metrics."""
+    return _execute(message, context, Action.MIX)
+
+
 @app.train("local_only")
 def train_local_only(message: Message, context: Context) -> Message:
     """Train the site alone for the whole run's budget and answer with metrics."""

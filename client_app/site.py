@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from client_app import peer_round
 from client_app.activations import Sample, Watch
 from client_app.algorithms.compose import build_rule
 from client_app.bases import activation_seed, site_bases
@@ -39,6 +40,7 @@ from fedapp.errors import (
 )
 from fedapp.exchange import Action, Instruction, Metrics, Reply
 from fedapp.policy import clip_updates
+from fedapp.registry import METHODS
 from fedapp.seeds import derive_seed
 
 _METHOD, _FEEDBACK = "method.", "feedback."  # whose state it is: begins of names
@@ -80,6 +82,8 @@ class LocalSite:
             Action.DESCRIBE: self._describe,
             Action.INITIAL: self._initial,
             Action.BASES: self._bases,
+            Action.PUBLISH: self._publish,
+            Action.MIX: self._mix,
             Action.TRAIN: self._train,
             Action.LOCAL_ONLY: self._local_only,
             Action.EVALUATE: self._evaluate,
@@ -196,6 +200,38 @@ class LocalSite:
             weight=float(len(items)),
             numbers=numbers,
         )
+
+    def _publish(self, work: _Work) -> Reply:
+        report = Progress(work.instruction, base_loads())
+        half = peer_round.publish(self._peer(work), report)
+        weight = float(len(self._items(work, "train")))
+        return _reply(work.instruction, metrics=half.metrics, weight=weight, numbers=half.numbers)
+
+    def _mix(self, work: _Work) -> Reply:
+        half = peer_round.mix(self._peer(work))
+        return _reply(work.instruction, metrics=half.metrics, numbers=half.numbers)
+
+    def _peer(self, work: _Work) -> peer_round.PeerSite:
+        received = work.receive()
+        rule = build_rule(work.config, work.resident.parameters)
+        states = _states(work, rule, received)
+        if states is None or not METHODS[work.config.method].peer_rule:
+            raise ConfigError(f"method {work.config.method} has no exchange between sites")
+        return peer_round.PeerSite(
+            instruction=work.instruction,
+            resident=work.resident,
+            states=states,
+            received=received,
+            training=(
+                self._training_items(work) if work.instruction.action is Action.PUBLISH else []
+            ),
+            validation=self._items(work, "validation"),
+            measure=lambda phase, splits: self._evaluated(work, phase, splits),
+        )
+
+    def _evaluated(self, work: _Work, phase: str, splits: tuple[str, ...]) -> dict[str, Metrics]:
+        instruction = replace(work.instruction, splits=splits)
+        return self._measure(replace(work, instruction=instruction), phase)[0]
 
     def _local_only(self, work: _Work) -> Reply:
         instruction, config = work.instruction, work.config

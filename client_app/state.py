@@ -27,6 +27,7 @@ from safetensors.numpy import save
 from fedapp.atomic import write_bytes
 from fedapp.errors import ConfigError, SiteStateError
 from fedapp.exchange import Instruction
+from fedapp.paths import site_folder
 from fedapp.state import State, Tensors, join_state, split_state
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class SiteStates:
             raise ConfigError("the run has no identity, so nothing can be kept between its rounds")
         self._site, self._run, self._layout = site, run, layout
         self._began = time.time()
-        self._of_site = folder / _folder_name(site)
+        self._of_site = site_folder(folder, site)
         self.folder = self._of_site / run
 
     def load(self, round: int) -> Kept:
@@ -227,12 +228,6 @@ def site_states(instruction: Instruction, layout: str, needed_by: str = "") -> S
             + (f", or set {needed_by} = false" if feedback else "")
         )
     return None
-
-
-def _folder_name(site: str) -> str:
-    """Return a folder's name that is legible where it can be, and different for every site."""
-    legible = re.sub(r"[^A-Za-z0-9-]+", "-", site)[:40].strip("-")
-    return f"{legible}-{hashlib.sha256(site.encode()).hexdigest()[:12]}"
 
 
 def _digest(tensors: Tensors, described: object) -> str:

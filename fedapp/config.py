@@ -31,6 +31,8 @@ from fedapp.config_algorithms import (
 )
 from fedapp.config_ditto import DittoSection
 from fedapp.config_dysco import DyscoSection
+from fedapp.config_lightyear import LightyearSection
+from fedapp.config_p2p import P2pSection
 from fedapp.config_pflalign import PflalignSection
 from fedapp.config_relations import check_relations
 from fedapp.config_section import Names, Section, setting, split
@@ -58,6 +60,8 @@ NEUTRAL = frozenset(
         "federation.interference-each",
         "federation.gsnr",
         "dysco.export-rank",
+        "p2p.minimum",
+        "p2p.gather-timeout",
         "train.generate-tokens",
         "train.generate-examples",
     }
@@ -285,6 +289,8 @@ class RunConfig(Section):
     dysco: DyscoSection = Field(default_factory=DyscoSection)
     ditto: DittoSection = Field(default_factory=DittoSection)
     pflalign: PflalignSection = Field(default_factory=PflalignSection)
+    p2p: P2pSection = Field(default_factory=P2pSection)
+    lightyear: LightyearSection = Field(default_factory=LightyearSection)
     fedavgm: FedavgmSection = Field(default_factory=FedavgmSection)
     fedprox: FedproxSection = Field(default_factory=FedproxSection)
     scaffold: ScaffoldSection = Field(default_factory=ScaffoldSection)

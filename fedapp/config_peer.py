@@ -91,6 +91,12 @@ class PeerConfig(Section):
     announce: Address = setting(
         "", "where others reach it, HOST:PORT; empty: where the consortium file says, or listen"
     )
+    settings: Path | None = setting(
+        None, "the run's settings, of a site that trains: equal at all of them but for the data"
+    )
+    state: Path = setting(
+        Path("state"), "folder for a training site's own model and results; this node's alone"
+    )
     status_interval: float = setting(
         30.0, "time between two lines about who is alive", "s", ge=0.1, le=86400
     )
@@ -106,6 +112,10 @@ def load_peer(path: Path) -> Start:
         See `read_peer`.
     """
     config, consortium = read_peer(path)
+    graph = consortium.graph()
+    origins = consortium.origins(config.name)
+    if config.settings:  # a model is mixed with its neighbours' alone
+        origins = [name for name in origins if name in graph[config.name]]
     return Start(
         name=config.name,
         run=consortium.run,
@@ -115,12 +125,15 @@ def load_peer(path: Path) -> Start:
         store=str(config.store),
         listen=config.listen,
         announce=config.announce,
-        listeners=pulled_by(consortium.graph(), config.name),
+        listeners=pulled_by(graph, config.name),
         status_interval=config.status_interval,
         members=tuple(consortium.peers()),
-        neighbours=consortium.graph()[config.name],
-        origins=tuple(consortium.origins(config.name)),
+        neighbours=graph[config.name],
+        origins=tuple(origins),
         gossip=config.gossip.plain(),
+        settings_file=str(config.settings) if config.settings else "",
+        state=str(config.state),
+        degrees={name: len(sources) for name, sources in graph.items()},
     )
 
 
@@ -137,8 +150,10 @@ def read_peer(path: Path) -> tuple[PeerConfig, Consortium]:
     config = read_section(path, PeerConfig)
     places = {
         field: here / user_path(getattr(config, field))
-        for field in ("consortium", "certificate", "key", "authority", "store")
+        for field in ("consortium", "certificate", "key", "authority", "store", "state")
     }
+    if config.settings:
+        places["settings"] = here / user_path(config.settings)
     config = config.model_copy(update=places)
     consortium = read_section(config.consortium, Consortium)
     try:

@@ -55,6 +55,8 @@ def check_relations(config: RunConfig) -> None:
         raise ConfigError(
             f"scaffold.variate is displacement, {why}; set scaffold.variate = gradients"
         )
+    if METHODS[config.method].peer_rule:
+        _check_peers(config)
     if not config.lora.targets:
         raise ConfigError("lora.targets is empty; name at least one linear layer")
 
@@ -72,3 +74,21 @@ def _no_sum_of_gradients(config: RunConfig) -> str:
             f"{config.train.optimizer}"
         )
     return ""
+
+
+def _check_peers(config: RunConfig) -> None:
+    """Check what has no meaning where sites exchange their models without a coordinator."""
+    federation = config.federation
+    for key, value, neutral, why in (
+        ("algorithm", federation.algorithm, "fedavg", "there is no merge that it could change"),
+        ("interference", federation.interference, False, "no site knows all updates"),
+        ("interference-each", federation.interference_each, False, "no site knows all updates"),
+        ("gsnr", federation.gsnr, 0, "its probe follows a shared model"),
+    ):
+        if value != neutral:
+            raise ConfigError(
+                f"federation.{key} is {value}, but with method {config.method} {why}; set it to "
+                f"{str(neutral).lower()}"
+            )
+    if config.method == "lightyear":
+        config.lightyear.effective()

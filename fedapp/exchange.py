@@ -25,6 +25,8 @@ class Action(StrEnum):
     DESCRIBE = "describe"  # answer with a SiteDescription
     INITIAL = "initial"  # send the seeded initial adapter
     BASES = "bases"  # send bases of what the received model's activations do not use
+    PUBLISH = "publish"  # train the site's own model, and put it in the site's mailbox
+    MIX = "mix"  # mix the own model with those in the mailbox, and evaluate
     TRAIN = "train"  # evaluate what was received, train, evaluate, send the update
     LOCAL_ONLY = "local-only"  # train alone for the whole run's budget; nothing but metrics leaves
     EVALUATE = "evaluate"  # evaluate what was received

@@ -29,6 +29,13 @@ def softmax(logits_nc: Matrix) -> Double:
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 
+def probabilities(logits_nc: Matrix) -> Double:
+    """Return the probabilities of every row; one column is the logit of a sigmoid."""
+    if logits_nc.shape[1] > 1:
+        return softmax(logits_nc)
+    return softmax(np.concatenate([np.zeros_like(logits_nc), logits_nc], axis=1))[:, 1:]
+
+
 def prediction_agreement(probabilities_i_nc: Matrix, probabilities_j_nc: Matrix) -> float:
     """Return the cosine between two matrices of probabilities, each column centred.
 

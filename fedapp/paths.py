@@ -1,7 +1,9 @@
-"""A path as somebody wrote it: with the name of an account, or with what no path can hold."""
+"""Paths: as somebody wrote them, and made of names that no path may hold."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 
 from fedapp.errors import ConfigError
@@ -25,3 +27,9 @@ def user_path(path: str | Path) -> Path:
             f"the path '{path}' begins with '{account}', but no account of that name has a home "
             "folder here; write the whole path, or ./~... for a folder that is called so"
         ) from None
+
+
+def site_folder(root: Path, site: str) -> Path:
+    """Return a site's folder: its name is legible where it can be, and no other site's."""
+    legible = re.sub(r"[^A-Za-z0-9-]+", "-", site)[:40].strip("-")
+    return root / f"{legible}-{hashlib.sha256(site.encode()).hexdigest()[:12]}"

@@ -26,6 +26,9 @@ class Method:
     """Whether the pairs get other factors every round; both halves say so too."""
     offset: str = ""
     """What each site adds to the one model, and keeps; empty: nothing."""
+    peer_rule: str = ""
+    """Import path of the rule by which a site mixes its neighbours' models, see
+    `fedapp.peer_rules`; empty: a coordinator merges."""
 
 
 METHODS: dict[str, Method] = {
@@ -91,6 +94,13 @@ METHODS: dict[str, Method] = {
         "client_app.methods.pflalign:PflAlign",
         "sites weigh gradients by how sure they are, and begin at offsets of their own (pFLAlign)",
         offset="an offset to every number of it",
+    ),
+    "lightyear": Method(
+        "server_app.strategies.peer_to_peer:PeerToPeer",
+        "client_app.methods.peer_model:PeerModel",
+        "no shared model: every site mixes its own with those of the neighbours that it believes",
+        personal="all numbers of the adapter",
+        peer_rule="fedapp.peer_rules.lightyear:Lightyear",
     ),
 }
 

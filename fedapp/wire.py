@@ -25,6 +25,8 @@ MESSAGE_TYPES: dict[Action, str] = {
     Action.DESCRIBE: "query",
     Action.INITIAL: "query.initial",
     Action.BASES: "query.bases",
+    Action.PUBLISH: "train.publish",
+    Action.MIX: "train.mix",
     Action.TRAIN: "train",
     Action.LOCAL_ONLY: "train.local_only",
     Action.EVALUATE: "evaluate",

@@ -9,16 +9,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import Grid
 
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
-from fedapp.errors import CheckpointError, HandshakeError
+from fedapp.errors import CheckpointError, ConfigError, HandshakeError
 from fedapp.exchange import Action, Reply
+from fedapp.registry import METHODS
 from fedapp.results import RunFolder, versions
 from fedapp.tasks import HEADLINES
 from fedapp.text import clean
@@ -38,12 +40,17 @@ from server_app.log import log, names, warn
 from server_app.measure import Measurement, measure
 from server_app.metrics import Row, round_rows
 from server_app.packer import RunPlace
+from server_app.peer_round import PeerRound
+from server_app.post import post_of, show_ledgers
 from server_app.progress import Progress
 from server_app.roster import Roster
 from server_app.run_audit import RunAudit
 from server_app.sampling import sample, training_sites
 from server_app.strategies.base import BaseStrategy
 from server_app.training_round import TrainingRound
+
+if TYPE_CHECKING:
+    from fedapp.gossip.post import Post
 
 OnRound = Callable[[int, Adapter], None]
 
@@ -115,14 +122,16 @@ class RoundLoop:
         self._audit.handshake(roster, self._place.run)
         self.strategy.summary()
         self._progress.start(self._share(done))
-        for round in range(done + 1, self.config.federation.rounds + 1):
-            self._round(round, roster)
+        with self._exchange(roster) as post:
+            for round in range(done + 1, self.config.federation.rounds + 1):
+                self._round(round, roster, post)
         # Before the measurements, which may take long or fail: the model is what counts.
         self._count_time()
         write_adapter(self.folder, self.strategy, roster, self.totals)
         if self.config.federation.local_only:
             self._local_only(roster)
-        self._final_test(roster)
+        if not self._peers:  # else each site has tested its own model in the last round
+            self._final_test(roster)
         self._count_time()
         return write_results(self.folder, self.strategy, roster, self.totals, self._missing)
 
@@ -206,14 +215,31 @@ class RoundLoop:
 
     # ---- rounds -----------------------------------------------------------------------------
 
-    def _round(self, round: int, roster: Roster) -> None:
+    def _exchange(self, roster: Roster) -> AbstractContextManager[Post | None]:
+        """Return the nodes of sites that exchange their models, if the method has such."""
+        if not self._peers:
+            return nullcontext()
+        if not self.simulated:
+            raise ConfigError(
+                f"method {self.config.method} under a coordinator is a simulation, in which this "
+                "process runs every site's node; between hospitals start `fedapp peer` at each"
+            )
+        return post_of(self.folder, self._place.run, roster.sites, self.config)
+
+    def _round(self, round: int, roster: Roster, post: Post | None = None) -> None:
         started = time.monotonic()
         asked = sample(roster.sites, self.config, round)
         title = f"round {round}/{self.config.federation.rounds}"
         log(f"{title} · asking {names(asked)}")
         self._progress.phase(title, asked, self._share(round - 1), self._share(round))
-        training = TrainingRound(self.grid, self.strategy, roster, self._place, self._progress.tick)
-        result = training.run(round, asked)
+        place, tick = self._place, self._progress.tick
+        if post is None:
+            result = TrainingRound(self.grid, self.strategy, roster, place, tick).run(round, asked)
+        else:
+            result = PeerRound(self.grid, self.strategy, roster, place, post, tick).run(
+                round, asked
+            )
+            show_ledgers(self.folder, place.run, asked)
         self._check_kept(result.replies, round)
         self._audit.round(round, asked, result.replies, result.problems)
         rows = round_rows(result, round, time.monotonic() - started)
@@ -283,6 +309,11 @@ class RoundLoop:
     # ---- bookkeeping ------------------------------------------------------------------------
 
     @property
+    def _peers(self) -> bool:
+        """Whether sites exchange their models, so that there is none here."""
+        return bool(METHODS[self.config.method].peer_rule)
+
+    @property
     def _rounds(self) -> int:
         return self.config.federation.rounds
 
@@ -334,7 +365,11 @@ def _cannot_write(path: Path, error: OSError, round: int) -> CheckpointError:
 
 
 def _describe(row: Row) -> str:
-    parts = [f"{row['replies']} updates merged in {row['seconds']:.1f} s"]
+    did = "sites mixed" if "own_weight" in row else "updates merged"
+    parts = [f"{row['replies']} {did} in {row['seconds']:.1f} s"]
+    if "neighbours_accepted" in row:
+        accepted, heard = row["neighbours_accepted"], row["neighbours_heard"]
+        parts.append(f"accepted {accepted:.1f} of {heard:.1f} neighbours")
     metric = next((name for name in HEADLINES if name in row), None)
     if metric is not None:
         parts.append(f"personal validation {HEADLINES[metric]} {row[metric]:.3f}")

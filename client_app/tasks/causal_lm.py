@@ -203,6 +203,18 @@ class CausalLM:
             "cut_prompts": float(sum(len(prompt) > room for prompt in prompts)),
         }
 
+    def last_layer(self, model: nn.Module) -> nn.Module:
+        """Return the output layer."""
+        layer: nn.Module = _inner(model).get_output_embeddings()
+        return layer
+
+    def counted(self, batch: Batch, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """The places from which response tokens are predicted."""
+        labels_nt = batch["labels"].cpu()
+        valid = torch.zeros(shape, dtype=torch.bool)
+        valid[:, -labels_nt.shape[1] :] = labels_nt != IGNORED
+        return valid, labels_nt[labels_nt != IGNORED]
+
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Logits of shape (records, longest response, vocabulary): those that `labels` needs."""
         columns = batch["labels"].shape[1]

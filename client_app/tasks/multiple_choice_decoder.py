@@ -170,3 +170,20 @@ class DecoderChoice:
     def scores(self, device: torch.device) -> ChoiceScores:
         """A fresh accumulator."""
         return ChoiceScores()
+
+    def last_layer(self, model: nn.Module) -> nn.Module:
+        """Return the output layer."""
+        inner: Any = model
+        if hasattr(inner, "get_base_model"):
+            inner = inner.get_base_model()
+        layer: nn.Module = inner.get_output_embeddings()
+        return layer
+
+    def counted(self, batch: Batch, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """The places from which tokens of choices are predicted."""
+        valid = torch.ones(shape, dtype=torch.bool)
+        if len(shape) == 2:  # a row a choice: the output layer answers for contexts too
+            valid = torch.zeros(shape[0] * shape[1], dtype=torch.bool)
+            valid[batch["predictors"].cpu()] = True
+            valid = valid.reshape(shape)
+        return valid, batch["targets"]

@@ -15,7 +15,7 @@ from client_app.tasks.base import Batch, Record
 from client_app.tasks.choice_pairs import PairTemplate, tokenise
 from client_app.tasks.choice_room import room_for_context
 from client_app.tasks.choice_scores import ChoiceScores, offered, score_matrix
-from client_app.tasks.heads import head_names, seeded_head
+from client_app.tasks.heads import head_names, last_linear, seeded_head
 from fedapp.config import RunConfig
 
 
@@ -133,3 +133,14 @@ class EncoderChoice:
     def scores(self, device: torch.device) -> ChoiceScores:
         """A fresh accumulator."""
         return ChoiceScores()
+
+    def last_layer(self, model: nn.Module) -> nn.Module:
+        """Return the layer that scores a pair."""
+        return last_linear(model)
+
+    def counted(self, batch: Batch, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Every pair; the label says whether it is the right one."""
+        offered_qc = batch["offered"].cpu()
+        right_qc = torch.zeros(offered_qc.shape, dtype=torch.int64)
+        right_qc[torch.arange(len(right_qc)), batch["labels"].cpu()] = 1
+        return torch.ones(shape, dtype=torch.bool), right_qc[offered_qc]

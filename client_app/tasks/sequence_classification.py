@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from client_app.tasks.base import Batch, Record
 from client_app.tasks.classification_scores import ClassificationScores
-from client_app.tasks.heads import head_names, seeded_head
+from client_app.tasks.heads import head_names, last_linear, seeded_head
 from fedapp.config import RunConfig
 
 
@@ -129,3 +129,15 @@ class SequenceClassification:
     def scores(self, device: torch.device) -> ClassificationScores:
         """A fresh accumulator."""
         return ClassificationScores(len(self.label_map))
+
+    def last_layer(self, model: nn.Module) -> nn.Module:
+        """Return the head's last linear layer."""
+        return last_linear(model)
+
+    def counted(self, batch: Batch, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Every record; of a decoder, whose head answers for all tokens, its last token."""
+        valid = torch.ones(shape, dtype=torch.bool)
+        if len(shape) == 2:
+            last = batch["attention_mask"].sum(dim=1, keepdim=True).cpu() - 1
+            valid = torch.arange(shape[1]) == last
+        return valid, batch["labels"]

@@ -1,4 +1,4 @@
-"""``fedapp peer``: a site's node in the gossip network, without any server."""
+"""``fedapp peer``: a site in the gossip network, without any server."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def peer(
 ) -> None:
     """Run this site's node: answer the peers, keep and forward their updates, say who is alive.
 
-    It runs until SIGTERM or Ctrl-C, and then ends within 10 s with exit code 0. Settings of the
-    file: name, consortium, certificate, key, authority, store, listen, and [gossip].
+    With settings = "FILE" in its file the site trains: every round it publishes its own model and
+    mixes it with those of the neighbours that it believes. It ends after the last one; a start
+    after a kill goes on from there. Otherwise it runs until SIGTERM or Ctrl-C, and then ends within
+    10 s with exit code 0. Settings of the file: name, consortium, certificate, key, authority,
+    store, listen, settings, state, and [gossip].
 
     Exit codes: 0 ended as asked; 2 settings or certificates; 1 anything else.
 
@@ -42,5 +45,6 @@ def peer(
         file.write(start.to_json())
         file.seek(0)
         os.set_inheritable(file.fileno(), True)
-        command = [sys.executable, "-P", "-m", "fedapp.gossip", str(file.fileno())]
+        module = "client_app.peer" if start.settings_file else "fedapp.gossip"
+        command = [sys.executable, "-P", "-m", module, str(file.fileno())]
         os.execve(sys.executable, command, environment)  # noqa: S606

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,8 @@ class LocalNodes(Mapping[str, GossipNode]):
     settings : GossipSection, optional
     run : str, optional
         By default a new one.
+    lifetime : timedelta
+        Of the certificates.
 
     Raises
     ------
@@ -53,6 +56,7 @@ class LocalNodes(Mapping[str, GossipNode]):
         everybody: bool = False,
         settings: GossipSection | None = None,
         run: str | None = None,
+        lifetime: timedelta = timedelta(days=1),
     ) -> None:
         self.graph: Graph = neighbours(topology, names, degree=degree, seed=seed)
         self.run = run or secrets.token_hex(16)
@@ -61,7 +65,7 @@ class LocalNodes(Mapping[str, GossipNode]):
             name: folder / f"node-{place}" for place, name in enumerate(sorted(self.graph))
         }
         authority = Authority.create()
-        self._identities = {name: authority.issue(name) for name in self.graph}
+        self._identities = {name: authority.issue(name, lifetime) for name in self.graph}
         self._nodes: dict[str, GossipNode] = {}
 
     def __getitem__(self, name: str) -> GossipNode:

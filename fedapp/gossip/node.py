@@ -263,7 +263,14 @@ class GossipNode:
         self._open_round(round)
         return signed.envelope
 
-    async def gather(self, round: int, *, deadline: float, minimum: int = 0) -> list[Update]:
+    async def gather(
+        self,
+        round: int,
+        *,
+        deadline: float,
+        minimum: int = 0,
+        awaited: Collection[str] | None = None,
+    ) -> list[Update]:
         """Wait for the updates of ``round`` and return them, sorted by origin.
 
         It ends when every origin's update is here; when those that are missing are of peers that
@@ -277,6 +284,9 @@ class GossipNode:
             Longest wait in seconds.
         minimum : int
             Fewest updates of others.
+        awaited : collection of str, optional
+            Sites that are known to publish in this round: nobody else is waited for. By default
+            all origins.
 
         Raises
         ------
@@ -285,8 +295,9 @@ class GossipNode:
         """
         self._open_round(round)
         end = asyncio.get_running_loop().time() + deadline
+        wanted = self.origins if awaited is None else self.origins & frozenset(awaited)
         with self._store.handover.gathering():
-            found, missing = await self._collect(round, end, minimum)
+            found, missing = await self._collect(round, end, minimum, wanted)
         if len(found) < minimum:
             raise MissingReplies(
                 f"{len(found)} updates of others came within {deadline:g} s, at least {minimum} "
@@ -350,7 +361,7 @@ class GossipNode:
                 self._store.close()
 
     async def _collect(
-        self, round: int, end: float, minimum: int
+        self, round: int, end: float, minimum: int, wanted: Collection[str]
     ) -> tuple[list[Update], Collection[str]]:
         """Wait as `gather` says; return what is here, and whose updates are not."""
         loop = asyncio.get_running_loop()
@@ -361,7 +372,7 @@ class GossipNode:
                 origin = entry.signed.envelope.origin
                 if origin not in found and (update := await self._read(entry)):
                     found[origin] = update
-            missing = self.origins - found.keys()
+            missing = set(wanted) - found.keys()
             left = end - loop.time()
             done = len(found) >= minimum and not any(self._may_come(name) for name in missing)
             if done or left <= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +30,11 @@ class Start:
         Whom this site asks, and whose updates it wants.
     gossip : dict
         ``GossipSection.plain()``.
+    settings_file, state : str
+        Of a site that trains: the run's settings, and the folder for what it keeps. Empty: it
+        trains nothing.
+    degrees : dict of str to int
+        How many neighbours each site has.
     """
 
     name: str
@@ -46,6 +51,9 @@ class Start:
     neighbours: tuple[str, ...]
     origins: tuple[str, ...]
     gossip: dict[str, Any]
+    settings_file: str = ""
+    state: str = ""
+    degrees: dict[str, int] = field(default_factory=dict)
 
     @property
     def settings(self) -> GossipSection:

@@ -10,6 +10,7 @@ from fedapp.report.cards import card
 from fedapp.report.heat_map import FAINTEST, heat_map
 from fedapp.report.ledgers import Ledgers
 from fedapp.report.markup import Html, element, join, name
+from fedapp.report.refused import refused_tables
 from fedapp.report.tables import scroll
 from fedapp.report.units import plural, size
 
@@ -19,7 +20,7 @@ MOST_ROWS = 24  # of one heat map; those with the least agreement are shown
 
 
 def agreement_section(ledgers: Ledgers) -> Html | None:
-    """One heat map a node, and a table of bytes and messages."""
+    """One heat map a node, who was refused by what, and a table of bytes and messages."""
     if not ledgers:
         return None
     nodes = sorted(ledgers)
@@ -33,6 +34,7 @@ def agreement_section(ledgers: Ledgers) -> Html | None:
         element("h2", "Exchange between hospitals", id="exchange"),
         element("div", _guide(len(nodes)), *cards, class_="grid") if cards else None,
         _traffic(ledgers),
+        refused_tables(ledgers),
         aria_labelledby="exchange",
     )
 

@@ -102,8 +102,8 @@ def _weakest(run: RunData, sites: Sequence[str]) -> list[str]:
 
 def _guide(run: RunData, has_local_only: bool, weakest: int | None) -> Html:
     entries = [
-        ("received", "federated, as received that round"),
-        ("personal", "personal, after that round's training"),
+        ("received", "as the round began" if run.mixes else "federated, as received that round"),
+        ("personal", f"personal, after that round's {'mixing' if run.mixes else 'training'}"),
     ]
     if has_local_only:
         entries.append(("local-only", "trained alone, at its end"))

@@ -7,13 +7,14 @@ from fedapp.report.agreement import agreement_section
 from fedapp.report.cost import cost_section
 from fedapp.report.curves import learning_section
 from fedapp.report.diagnostics import diagnostics_section
+from fedapp.report.honest import honest_section
 from fedapp.report.intervals import Interval
 from fedapp.report.markup import Html, element, join, name
 from fedapp.report.offsets import offsets_section
 from fedapp.report.run_data import Row, RunData, number
 from fedapp.report.style import CSS
 from fedapp.report.units import decimal, duration, interval_text, plural, size
-from fedapp.report.words import PHASE_NAMES, result
+from fedapp.report.words import phase_name, result
 
 # Nothing may be fetched or run, whatever a name or a setting holds.
 POLICY = (
@@ -41,6 +42,7 @@ def render(run: RunData) -> str:
         _held_out(run),
         learning_section(run),
         diagnostics_section(run),
+        honest_section(run),
         agreement_section(run.ledgers),
         offsets_section(run),
         cost_section(run),
@@ -140,7 +142,7 @@ def _tiles(run: RunData) -> Html | None:
         _tile(
             f"Mean {run.split} {run.metric.name}",
             decimal(run.mean(best, run.headline)),
-            _under(run.mean_interval(best), PHASE_NAMES[best]),
+            _under(run.mean_interval(best), phase_name(run, best)),
         )
     ]
     worst = run.worst(best)
@@ -151,7 +153,7 @@ def _tiles(run: RunData) -> Html | None:
     ranked = [p for p in phases if run.mean(p, "auc") is not None]
     if ranked:
         by_auc = max(ranked, key=lambda p: run.mean(p, "auc") or 0.0)
-        tiles.append(_tile("Mean AUC", decimal(run.mean(by_auc, "auc")), PHASE_NAMES[by_auc]))
+        tiles.append(_tile("Mean AUC", decimal(run.mean(by_auc, "auc")), phase_name(run, by_auc)))
     tiles.append(_time_tile(run))
     return element("dl", *tiles, class_="tiles")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedapp.config import settings
 from fedapp.errors import FedappError
+from fedapp.registry import METHODS
 from fedapp.report import run_files
 from fedapp.report.intervals import Interval, mean_interval, wilson
 from fedapp.report.ledgers import Ledgers, read_ledgers
@@ -95,6 +96,11 @@ class RunData:
     def method(self) -> str:
         """Federated method."""
         return str(self.summary.get("method") or self.settings.get("method") or "unknown method")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether hospitals mix their own models, so that there is no shared one."""
+        return self.method in METHODS and bool(METHODS[self.method].peer_rule)
 
     @property
     def status(self) -> str:

@@ -37,7 +37,7 @@ def final_table(run: RunData) -> Html:
     table = element(
         "table",
         element("caption", f"Metrics on the {run.split} split"),
-        _head(run.split, phases, run.columns),
+        _head(run, run.split, phases),
         element("tbody", *body),
         element("tfoot", *foot) if foot else None,
         id="results",
@@ -60,9 +60,14 @@ def _note(run: RunData) -> str:
     one_class = (
         ", such as the AUC where a split holds one class only" if "auc" in run.columns else ""
     )
+    personal = (
+        "model as mixed with those of its neighbours in the last round"
+        if run.mixes
+        else "model after its last local training, which began before the last merge"
+    )
     parts.append(
         f"A dash ({DASH}) is a number that is not defined{one_class}. Personal: the hospital's own "
-        "model after its last local training, which began before the last merge."
+        f"{personal}."
     )
     return " ".join(parts)
 
@@ -73,7 +78,7 @@ def held_out_table(run: RunData) -> Html:
     table = element(
         "table",
         element("caption", "Never trained; the final model is only tested there."),
-        _head("test", phases, run.columns),
+        _head(run, "test", phases),
         element("tbody", *(_site_row(run, site, p, phases) for site, p in run.held_out.items())),
         id="held-out",
     )
@@ -172,12 +177,14 @@ def _cell(key: str, value: object) -> str:
     return f"{amount:.0f}" if amount.is_integer() and abs(amount) < 1e9 else f"{amount:.4g}"
 
 
-def _head(split: str, phases: Sequence[str], columns: Sequence[str]) -> Html:
+def _head(run: RunData, split: str, phases: Sequence[str]) -> Html:
+    columns = run.columns
+    titles = {**_GROUPS, "personal": "Personal, after mixing"} if run.mixes else _GROUPS
     groups = [
         element(
             "th",
             element("span", class_=f"dot dot-{phase}", aria_hidden="true"),
-            _GROUPS[phase],
+            titles[phase],
             scope="colgroup",
             colspan=len(columns),
             class_="group edge",

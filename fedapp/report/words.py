@@ -21,6 +21,12 @@ _SUBJECT = {
 }
 
 
+def phase_name(run: RunData, phase: str) -> str:
+    """Return what a phase's models are, in the words of the run's method."""
+    mixed = phase == "personal" and run.mixes
+    return "personal, after mixing with neighbours'" if mixed else PHASE_NAMES[phase]
+
+
 def result(run: RunData) -> list[Html]:
     """Paragraphs that say what came out, honestly."""
     ranked = sorted(

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from fedapp.adapter import Adapter
-from fedapp.errors import ConfigError
 from server_app.diagnostics import round_diagnostics
 from server_app.merges import Part, average_factors
 from server_app.strategies.base import BaseStrategy
+from server_app.strategies.seeded import check_seeded
 from server_app.updates import Update
 
 
@@ -26,18 +26,8 @@ class Partial(BaseStrategy):
         """Whether the array ``name`` is sent and received, as in the client half."""
 
     def begin(self, initial: Adapter) -> None:
-        """Take the seeded adapter.
-
-        Raises
-        ------
-        ConfigError
-            If it is another one: sites know only the seeded one by themselves.
-        """
-        if self.roster is not None and initial.digest() != self.roster.reference.initial_digest:
-            raise ConfigError(
-                f"method {self.config.method} sends part of the adapter, and sites derive the rest "
-                "from the seed; start it without initial arrays"
-            )
+        """Take the seeded adapter, see `check_seeded`."""
+        check_seeded(self, initial, "sends part of the adapter, and sites derive the rest by seed")
         super().begin(initial)
 
     def contributes(self, name: str) -> bool:

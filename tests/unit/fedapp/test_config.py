@@ -71,7 +71,7 @@ def test_a_number_out_of_bounds_is_refused_with_key_value_and_bound(
     assert sentence.startswith(f"setting '{key}': ")
     assert sentence.endswith(f", got {beyond!r}")
     match = re.search(
-        rf"should be {words.get(sign, 'less than or equal to')} ([\d.e+]+),", sentence
+        rf"should be {words.get(sign, 'less than or equal to')} ([-\d.e+]+),", sentence
     )
     assert match is not None, sentence
     assert float(match.group(1)) == limit
@@ -344,6 +344,9 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
         flat["data.labels"] = ""
     if METHODS[flat["method"]].personal:
         flat["federation.held-out"] = ""
+    if METHODS[flat["method"]].peer_rule:
+        flat |= {"federation.algorithm": "fedavg", "federation.interference": False}
+        flat |= {"federation.gsnr": 0, "lightyear.preset": "default"}
     if flat["train.optimizer"] != "sgd":
         flat["scaffold.variate"] = "gradients"
     if METHODS[flat["method"]].moves_basis and ALGORITHMS[flat["federation.algorithm"]].fixed_basis:

@@ -199,3 +199,22 @@ def test_what_is_no_file_of_settings_is_told(site: Path, data: bytes) -> None:
 
     with pytest.raises(ConfigError, match=r"site\.toml "):
         read_peer(site)
+
+
+def test_a_site_that_trains_names_the_settings_and_wants_its_neighbours_models(site: Path) -> None:
+    text = (site.parent / "shared/consortium.toml").read_text(encoding="utf-8")
+    more = "".join(f'[[members]]\nname = "{name}"\n' for name in ("Genf", "Ulm"))
+    relay = text.replace('name = "Zürich"', 'name = "Zürich"\ntrains = false')
+    (site.parent / "shared/consortium.toml").write_text(relay + more, encoding="utf-8")
+
+    relaying = load_peer(site)
+    site.write_text(SITE + 'settings = "run.toml"\n', encoding="utf-8")
+    training = load_peer(site)
+
+    assert (relaying.settings_file, relaying.origins) == ("", ("Kiel", "Genf", "Ulm"))
+    assert training.settings_file == str(site.parent / "run.toml")
+    assert training.state == str(site.parent / "state")
+    assert training.neighbours == ("Genf", "Zürich")  # in the ring by name
+    assert training.origins == ("Genf",), "Zürich trains nothing, and the others are no neighbours"
+    assert training.degrees == dict.fromkeys(("Bern", "Genf", "Kiel", "Ulm", "Zürich"), 2)
+    assert Start.from_json(training.to_json()) == training

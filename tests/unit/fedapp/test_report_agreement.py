@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from fedapp.gossip.ledger import Heard, Ledger
 from fedapp.gossip.traffic import Traffic
 from fedapp.report import write_report
 from fedapp.report.heat_map import FAINTEST, LEVELS, heat_map, shade
+from fedapp.report.refused import refusers
 
 SVG = "{http://www.w3.org/2000/svg}"
 PEERS = ("Graz", "Kiel <b>", "Ulm")
@@ -124,3 +126,85 @@ def test_a_big_map_stays_small() -> None:
 
 def test_scores_outside_the_scale_are_drawn_at_its_ends() -> None:
     assert (shade(-3.0), shade(0.0), shade(1.0), shade(7.0)) == (0, 0, LEVELS - 1, LEVELS - 1)
+
+
+def test_who_was_refused_by_which_gate_and_the_row_behind_each_cell(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "gates")
+    ledger = Ledger(run / "ledger" / "Bern.jsonl", "run", "Bern")
+    scores = {"agreement": 0.8125, "distance": None}
+    for round_, reason in enumerate(
+        ["", "distance, kernel", "kernel", "non-finite: NaN at [0]"], 1
+    ):
+        ledger.record(
+            round_,
+            [
+                Heard(
+                    origin="Ulm <b>", digest="ab" * 32, accepted=not reason, reason=reason,
+                    weight=0.0 if reason else 0.25, scores=scores,
+                )
+            ],
+            time=1.0,
+        )  # fmt: skip
+    ledger.close()
+
+    page = write_report(run).read_text(encoding="utf-8")
+
+    assert "Who was refused by what: 3 refusals" in page
+    table = page[page.index("Refusals by gate") :]
+    heads = re.findall(r"<th scope=\"col\"[^>]*>([^<]*)</th>", table)[:7]
+    assert heads == [
+        "Hospital", "Peer", "Heard", "Accepted", "By distance", "By kernel", "By non-finite",
+    ]  # fmt: skip
+    cells = re.findall(r"<td>(\d+)</td>", table)[:5]
+    assert cells == ["4", "1", "1", "2", "1"]
+    assert "refused: distance, kernel" in page
+    assert "<td>0.81</td><td>–</td>" in page  # no number for the distance
+    assert "abababababab" in page
+    assert "Ulm <b>" not in page
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("", ()),
+        ("kernel", ("kernel",)),
+        ("kernel, prediction", ("kernel", "prediction")),
+        ("wrong-layout: site Bern has another base model, or labels", ("wrong-layout",)),
+        ("its signature is broken", ("other",)),
+    ],
+)
+def test_a_reason_names_gates_or_one_fault(reason: str, expected: tuple[str, ...]) -> None:
+    assert refusers(reason) == expected
+
+
+def test_honest_hospitals_of_a_rehearsal_have_a_table_of_their_own(folder: Path) -> None:
+    assert "Honest hospitals" not in write_report(folder).read_text(encoding="utf-8")
+    config = json.loads((folder / "config.json").read_text())
+    names = sorted({json.loads(line)["site"] or "" for line in _metrics(folder)} - {""})
+    config["settings"]["faults.sites"] = names[0]
+    (folder / "config.json").write_text(json.dumps(config))
+
+    page = write_report(folder).read_text(encoding="utf-8")
+
+    rows = [json.loads(line) for line in _metrics(folder)]
+    last = max(row["round"] for row in rows)
+    values = [
+        row["accuracy"] for row in rows
+        if row["site"] not in (None, names[0]) and row["round"] == last
+        and (row["phase"], row["split"]) == ("personal", "validation")
+    ]  # fmt: skip
+    table = page[page.index('id="honest"') :]
+    assert f"{sum(values) / len(values):.3f}" in table
+    assert f"{min(values):.3f}" in table
+
+
+def _metrics(folder: Path) -> list[str]:
+    return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+def test_a_run_without_a_shared_model_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "mixed", settings={"method": "lightyear"})
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "Personal, after mixing" in page
+    assert "as mixed with those of its neighbours" in page
+    assert "after local training" not in page

@@ -1,0 +1,277 @@
+"""A site's round without a server: train and publish; then score, mix and evaluate.
+
+The engine of every method in which sites mix their neighbours' models. What happens between the two
+halves, the exchange, is the affair of whoever runs the site's node: it takes what `publish` has put
+in the site's mailbox and puts there what `mix` reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from client_app.algorithms.compose import build_rule
+from client_app.local_round import train_round
+from client_app.state import Kept, SiteStates
+from client_app.training import Report
+from client_app.views import Viewer
+from fedapp.adapter import Adapter
+from fedapp.errors import MergeRefused, SiteStateError, TrainingError, UpdateRefused
+from fedapp.exchange import Instruction, Metrics
+from fedapp.gossip.ledger import Heard, Ledger
+from fedapp.mailbox import Delivery, Letter, Mailbox
+from fedapp.peer_rules.base import Context, Mixed, Neighbour, PeerRule, Verdict
+from fedapp.peer_update import read_letter, terms_digest, write_letter
+from fedapp.registry import METHODS, load_half
+
+if TYPE_CHECKING:
+    from client_app.models import ResidentModel
+
+Items = Sequence[Mapping[str, Any]]
+Measure = Callable[[str, tuple[str, ...]], dict[str, Metrics]]  # phase, splits
+_LONGEST_REASON = 300
+_STATE = "method."  # what `LocalSite` gives to the method's rule
+
+
+@dataclass(frozen=True)
+class PeerSite:
+    """What a round needs of its site.
+
+    Attributes
+    ----------
+    instruction : Instruction
+    resident : ResidentModel
+    states : SiteStates
+    received : mapping of str to Adapter
+        ``"adapter"``: the seeded first model.
+    training, validation : sequence of mapping
+        Prepared records; those for training are needed to publish alone.
+    measure : callable
+        Evaluates the live model on splits.
+    """
+
+    instruction: Instruction
+    resident: ResidentModel
+    states: SiteStates
+    received: Mapping[str, Adapter]
+    training: Items
+    validation: Items
+    measure: Measure
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """The site's mailbox in this run."""
+        return Mailbox(self.states.folder / "mail")
+
+    @property
+    def terms(self) -> str:
+        """What peers must have alike with this site."""
+        config, resident = self.instruction.config, self.resident
+        initial = resident.parameters.initial(config.seed)
+        labels = getattr(resident.task, "label_map", ())
+        return terms_digest(initial, resident.base_digest, labels, config.federation.codec)
+
+
+@dataclass(frozen=True)
+class Half:
+    """What one half of a round reports."""
+
+    metrics: dict[str, Metrics]
+    numbers: dict[str, float]
+
+
+def publish(at: PeerSite, report: Report | None = None) -> Half:
+    """Train the site's own model and put it in the mailbox.
+
+    The model that the round began with is evaluated in round 1 alone: later it is the one that was
+    evaluated at the end of the site's last round.
+
+    Raises
+    ------
+    TrainingError
+        If a loss or the model is not finite.
+    SiteStateError
+        If state or mailbox cannot be written.
+    """
+    instruction, config, resident = at.instruction, at.instruction.config, at.resident
+    rule = build_rule(config, resident.parameters)
+    kept = at.states.load(instruction.round)
+    state = _of_method(kept)
+    rule.load_state_dict(state)
+    start = rule.start(at.received)
+    resident.parameters.load(start)
+    known = state.get("metrics") or at.measure("received", ("validation",))
+    training = train_round(
+        resident,
+        at.training,
+        rule,
+        config,
+        at.received,
+        instruction.settings,
+        site=instruction.site,
+        round=instruction.round,
+        report=report,
+    )
+    trained = training.payloads["adapter"]
+    sent = trained
+    # Should nothing come of the second half, the site goes on alone. Where there is a letter there
+    # is this state.
+    _save(at, {"trained": trained, "model": trained, "metrics": {}})
+    letter = write_letter(instruction.site, sent, at.terms, config.federation.codec)
+    at.mailbox.send(instruction.round, letter)
+    return Half(
+        {f"received/{split}": metrics for split, metrics in _splits(known).items()},
+        {**training.numbers, "state_round": float(kept.round)},
+    )
+
+
+def mix(at: PeerSite) -> Half:
+    """Score what came, mix it with the model that was trained, evaluate, and write the ledger.
+
+    Raises
+    ------
+    SiteStateError
+        If the site has not trained in this round, or nothing was delivered.
+    """
+    instruction = at.instruction
+    kept = at.states.load(instruction.round + 1)
+    delivery = at.mailbox.received(instruction.round)
+    if kept.round != instruction.round or delivery is None:
+        raise SiteStateError(
+            "the model that the site trained in this round, or what its node has gathered, is not "
+            "there; repeat the round"
+        )
+    own: Adapter = _of_method(kept)["trained"]
+    neighbours, refused = _open(at, own, delivery)
+    started = time.perf_counter()
+    mixed = _mix(at, own, neighbours, delivery)
+    seconds = time.perf_counter() - started
+    try:
+        metrics = _evaluate(at, mixed.model)
+    except TrainingError:  # finite models can make one whose outputs are not
+        if mixed.model is own:
+            raise
+        mixed = _alone(own, neighbours)
+        metrics = _evaluate(at, own)
+    _save(at, {"trained": own, "model": mixed.model, "metrics": _splits(metrics)})
+    _record(at, delivery, mixed, refused)
+    accepted = sum(verdict.accepted for verdict in mixed.verdicts)
+    return Half(
+        metrics,
+        {
+            **mixed.numbers,
+            "own_weight": mixed.own_weight,
+            "neighbours_heard": float(len(delivery.letters)),
+            "neighbours_accepted": float(accepted),
+            "scoring_seconds": seconds,
+        },
+    )
+
+
+def _open(
+    at: PeerSite, own: Adapter, delivery: Delivery
+) -> tuple[list[Neighbour], dict[str, UpdateRefused]]:
+    """Decode what came; return the models, and why others are none."""
+    config, terms = at.instruction.config, at.terms
+    neighbours, refused = [], {}
+    for letter in delivery.letters:
+        try:
+            model = read_letter(
+                letter,
+                round=at.instruction.round,
+                like=own,
+                terms=terms,
+                codec=config.federation.codec,
+                max_bytes=int(config.federation.max_payload_mb * 1e6),
+            )
+        except UpdateRefused as error:
+            refused[letter.origin] = error
+        else:
+            neighbours.append(Neighbour(letter.origin, model))
+    return neighbours, refused
+
+
+def _mix(at: PeerSite, own: Adapter, neighbours: Sequence[Neighbour], delivery: Delivery) -> Mixed:
+    """Ask the method's rule; a mix that is not finite leaves the own model as it was."""
+    instruction, config = at.instruction, at.instruction.config
+    rule: PeerRule = load_half(METHODS[config.method].peer_rule)(config)
+    viewer = Viewer(at.resident, at.validation, config, instruction.site)
+    context = Context(config, instruction.site, instruction.round, viewer, delivery.degrees)
+    try:
+        return rule.mix(own, neighbours, context)
+    except (MergeRefused, np.linalg.LinAlgError):
+        return _alone(own, neighbours)
+
+
+def _alone(own: Adapter, neighbours: Sequence[Neighbour]) -> Mixed:
+    """Return the own model, and that nobody could be mixed with it."""
+    verdicts = (Verdict(one.name, False, refused_by=("mix",)) for one in neighbours)
+    return Mixed(own, 1.0, tuple(verdicts))
+
+
+def _evaluate(at: PeerSite, model: Adapter) -> dict[str, Metrics]:
+    at.resident.parameters.load(model)
+    return at.measure("personal", ("validation", *at.instruction.personal_splits))
+
+
+def _record(
+    at: PeerSite, delivery: Delivery, mixed: Mixed, refused: Mapping[str, UpdateRefused]
+) -> None:
+    """Append the round to the site's ledger."""
+    verdicts = {verdict.peer: verdict for verdict in mixed.verdicts}
+    heard = [
+        _heard(letter, verdicts.get(letter.origin), refused.get(letter.origin))
+        for letter in delivery.letters
+    ]
+    instruction = at.instruction
+    ledger = Ledger(at.states.folder / "ledger.jsonl", instruction.run, instruction.site)
+    try:
+        ledger.record(
+            instruction.round,
+            heard,
+            time=time.time(),
+            missing=delivery.missing,
+            own_digest=delivery.own_digest or None,
+            own_weight=mixed.own_weight,
+            traffic=delivery.traffic,
+        )
+    finally:
+        ledger.close()
+
+
+def _heard(letter: Letter, verdict: Verdict | None, error: UpdateRefused | None) -> Heard:
+    """Return the ledger's entry of one neighbour: what a gate, or validation before it, said."""
+    reason = f"{error.reason}: {error.message}"[:_LONGEST_REASON] if error else ""
+    if verdict is not None:
+        reason = ", ".join(verdict.refused_by)
+    return Heard(
+        origin=letter.origin,
+        digest=letter.digest,
+        size=len(letter.payload),
+        scores=dict(verdict.scores) if verdict else {},
+        accepted=verdict is not None and verdict.accepted,
+        reason=reason,
+        weight=verdict.weight if verdict else 0.0,
+    )
+
+
+def _of_method(kept: Kept) -> dict[str, Any]:
+    return {name.removeprefix(_STATE): value for name, value in kept.state.items()}
+
+
+def _save(at: PeerSite, state: Mapping[str, Any]) -> None:
+    named = {f"{_STATE}{name}": value for name, value in state.items()}
+    at.states.save(at.instruction.round, named, at.instruction.config.federation.keep_checkpoints)
+
+
+def _splits(metrics: Mapping[str, Metrics]) -> dict[str, dict[str, float]]:
+    """Return the metrics on validation records, by split alone."""
+    return {
+        key.rpartition("/")[2]: dict(table)
+        for key, table in metrics.items()
+        if key.rpartition("/")[2] == "validation"
+    }

@@ -1,0 +1,131 @@
+"""What a model makes of a site's validation records: features, outputs and metrics in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from client_app.batching import ordered_batches
+from client_app.runtime import autocast, full_precision
+from client_app.tasks.base import Batch, ComparableTask
+from fedapp.adapter import Adapter
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.ntk_rows import select_positions
+from fedapp.peer_rules.base import View
+from fedapp.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from client_app.models import ResidentModel
+
+Items = Sequence[Mapping[str, Any]]
+_NOTHING = View(np.zeros((0, 1)), np.zeros((0, 1)), np.zeros(0, np.int64), {})
+
+
+class Viewer:
+    """Looks at models through the same records, in the same order, one forward pass each.
+
+    Parameters
+    ----------
+    resident : ResidentModel
+        Models are loaded into it; what it held before is gone.
+    items : sequence of mapping
+        The task's prepared validation records; ``p2p.records`` of them, a seeded choice, are used.
+    config : RunConfig
+    site : str
+
+    Raises
+    ------
+    ConfigError
+        If the task does not say what its last layer is.
+    """
+
+    def __init__(self, resident: ResidentModel, items: Items, config: RunConfig, site: str) -> None:
+        if not isinstance(resident.task, ComparableTask):
+            raise ConfigError(
+                f"two models of model.task {config.model.task} cannot be compared; choose a method "
+                "with a coordinator"
+            )
+        self._task: ComparableTask = resident.task
+        self._resident, self._config = resident, config
+        seed = derive_seed(config.seed, "view", site)
+        chosen = select_positions(np.ones(len(items), bool), config.p2p.records, seed)
+        self._items = [items[index] for index in chosen]
+        self._rows_seed = derive_seed(seed, "rows")
+        self._layer = self._task.last_layer(resident.model)
+
+    def __call__(self, model: Adapter) -> View:
+        """Load a model and look at it."""
+        resident, config = self._resident, self._config
+        resident.parameters.load(model)
+        device, scores = resident.device, resident.task.scores(self._resident.device)
+        features: list[Tensor] = []
+        labels: list[Tensor] = []
+        was_training = resident.model.training
+        resident.model.eval()
+        try:
+            with torch.inference_mode(), autocast(config.train, device):
+                for indices in ordered_batches(self._items, config.train.eval_batch_size):
+                    batch = resident.task.collate([self._items[i] for i in indices])
+                    batch = {name: value.to(device) for name, value in batch.items()}
+                    with _seen(self._layer) as seen:
+                        output = resident.task.output(resident.model, batch)
+                    scores.update(output, batch)
+                    rows, right = self._counted(seen, batch)
+                    features.append(rows)
+                    labels.append(right)
+            if not features:
+                return _NOTHING
+            return self._view(features, labels, scores.compute())
+        finally:
+            resident.model.train(was_training)
+
+    def _counted(self, seen: list[Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the rows that count, (n, D), and their labels."""
+        if not seen:
+            raise ConfigError(
+                f"the last layer of this model is not used for model.task {self._config.model.task}"
+            )
+        whole = torch.cat(seen)
+        if isinstance(self._layer, nn.Conv2d) or whole.ndim == 4:
+            whole = whole.movedim(1, -1)
+        valid, labels = self._task.counted(batch, tuple(whole.shape[:-1]))
+        return whole[valid.to(whole.device)].float(), labels
+
+    def _view(
+        self, features: list[Tensor], labels: list[Tensor], metrics: Mapping[str, float]
+    ) -> View:
+        rows_nd = torch.cat(features)
+        right_n = torch.cat(labels).cpu().numpy().astype(np.int64)
+        chosen = select_positions(
+            np.ones(len(rows_nd), bool), self._config.p2p.rows, self._rows_seed
+        )
+        rows_nd = rows_nd[torch.from_numpy(chosen).to(rows_nd.device)]
+        with torch.inference_mode(), full_precision():
+            logits_nc = _outputs(self._layer, rows_nd)
+        return View(
+            rows_nd.cpu().numpy(), logits_nc.float().cpu().numpy(), right_n[chosen], metrics
+        )
+
+
+@contextmanager
+def _seen(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what goes into a layer; a task may run a batch in parts, in their order."""
+    inputs: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda module, given: inputs.append(given[0]))
+    try:
+        yield inputs
+    finally:
+        handle.remove()
+
+
+def _outputs(layer: nn.Module, rows_nd: Tensor) -> Tensor:
+    weight = getattr(layer, "weight", None)
+    if weight is not None and weight.ndim == 4:  # a 1 x 1 convolution
+        return layer(rows_nd[:, :, None, None])[:, :, 0, 0]  # type: ignore[no-any-return]
+    return layer(rows_nd.to(weight.dtype) if weight is not None else rows_nd)  # type: ignore[no-any-return]

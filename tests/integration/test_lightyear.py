@@ -1,0 +1,47 @@
+"""LIGHTYEAR by `fedapp run`: sites in two Ray workers, models over loopback, what comes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from desk import Desk
+from interface import ROOT
+
+from benchmarks.local_grid import run_here
+from fedapp.report.ledgers import read_ledgers
+from fedapp.results import RunFolder
+
+pytestmark = pytest.mark.slow
+
+QUICK = {
+    "method": "lightyear",
+    "model.source": "embedded:tiny-encoder",
+    "data.max-examples": 40,
+    "federation.rounds": 2,
+    "federation.local-only": False,
+    "train.threads": 1,
+}
+
+
+def test_a_simulation_gives_the_same_bits_in_whichever_process_a_site_works(desk: Desk) -> None:
+    settings = " ".join(f"{key}={json.dumps(value)}" for key, value in QUICK.items())
+
+    done = desk.fedapp("run", ROOT, "--name", "agreeing", "-c", settings)
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    folder = RunFolder(desk.here / "runs" / "agreeing")
+    there = json.loads(folder.summary_file.read_text())
+    here, _ = run_here(QUICK)
+    assert here["sites"] == there["sites"]
+    notes: list[str] = []
+    ledgers = read_ledgers(folder.ledger, notes)
+    assert notes == []
+    assert {node: [e.round for e in entries] for node, entries in ledgers.items()} == {
+        site: [1, 2] for site in there["sites"]
+    }
+    page = folder.report_file.read_text(encoding="utf-8")
+    assert len(re.findall(r"Agreement of .*? with its peers over rounds", page)) >= 4
+    assert "Who was refused by what" in page
+    assert not (folder.path / "post").exists()

@@ -1,0 +1,381 @@
+"""Whole runs of LIGHTYEAR in one process with the tiny encoder, by both of its drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.local_grid import LocalGrid
+from client_app.peer_process import Trainer, load_trainer
+from client_app.site import LocalSite
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError, MissingReplies
+from fedapp.exchange import Action, Failure, Instruction, Reply
+from fedapp.gossip.ledger import LedgerEntry
+from fedapp.gossip.local import LocalNodes
+from fedapp.gossip.start import Start
+from fedapp.peft_format import load_peft
+from fedapp.report.ledgers import read_ledgers
+from fedapp.results import RunFolder
+from server_app import app, peer_round, rounds
+
+QUICK: dict[str, Any] = {
+    "method": "lightyear",
+    "model.source": "embedded:tiny-encoder",
+    "model.max-length": 32,
+    "lora.rank": 2,
+    "lora.targets": "query",
+    "data.max-examples": 20,
+    "train.local-epochs": 1,
+    "train.learning-rate": 0.02,
+    "train.threads": 1,
+    "train.device": "cpu",
+    "federation.rounds": 3,
+    "federation.local-only": False,
+    "federation.max-round-retries": 0,
+}
+SITES = ["Cleveland", "Hungary", "Switzerland", "VA Long Beach"]
+Settings = Callable[..., RunConfig]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_report() -> Iterator[None]:
+    """Drawing it takes most of such a run's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapp.report.write_report", lambda folder: folder / "report.html")
+        patch.setattr(app, "InMemoryGrid", LocalGrid)
+        yield
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return partial(settings_in, tmp_path)
+
+
+def settings_in(root: Path, name: str, **flat: Any) -> RunConfig:
+    given = {key.replace("__", ".").replace("_", "-"): value for key, value in flat.items()}
+    return RunConfig.from_flat({**QUICK, **given, "name": name, "output-dir": str(root)})
+
+
+@dataclass
+class Whole:
+    """A run that nothing happened to, and what the sites replied in it."""
+
+    folder: RunFolder
+    replies: list[Reply]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    replies: list[Reply] = []
+    collect = peer_round.collect
+
+    def watch(*args: Any) -> Any:
+        collected = collect(*args)
+        replies.extend(collected.replies.values())
+        return collected
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peer_round, "collect", watch)
+        folder = run(settings_in(tmp_path_factory.mktemp("whole"), "whole"))
+    return Whole(folder, replies)
+
+
+def run(config: RunConfig, folder: RunFolder | None = None) -> RunFolder:
+    folder = folder or RunFolder.create(config)
+    app.run(LocalGrid(), config, folder, 1)
+    return folder
+
+
+def models(folder: Path) -> dict[str, bytes]:
+    """The sites' newest models, bit for bit, by the name of their folders."""
+    found = {}
+    for site in sorted(folder.iterdir()):
+        (of_run,) = site.iterdir()
+        newest = max(of_run.glob("round-*.safetensors"))
+        found[site.name] = _numbers(newest)
+    return found
+
+
+def _numbers(path: Path) -> bytes:
+    data = path.read_bytes()
+    return data[8 + int.from_bytes(data[:8], "little") :]  # without the header, which names the run
+
+
+def ledgers(folder: RunFolder) -> dict[str, list[LedgerEntry]]:
+    notes: list[str] = []
+    found = read_ledgers(folder.ledger, notes)
+    assert notes == []
+    return found
+
+
+def test_sites_mix_with_those_they_believe_and_the_coordinator_sees_no_model(
+    whole: Whole,
+) -> None:
+    folder, replies = whole.folder, whole.replies
+
+    assert [reply.action for reply in replies] == ([Action.PUBLISH] * 4 + [Action.MIX] * 4) * 3
+    assert not any(reply.payloads for reply in replies), "no weights reach the coordinator"
+    seeded = load_peft(folder.adapter)
+    assert not any(pair.b_mr.any() for pair in seeded.pairs.values())
+    assert "start for a site" in (folder.adapter / "README.md").read_text()
+    summary = json.loads(folder.summary_file.read_text())
+    assert sorted(summary["sites"]) == SITES
+    assert all(set(phases) == {"personal"} for phases in summary["sites"].values())
+    rows = folder.read_metrics()
+    size = 4 * seeded.size
+    for row in rows:
+        if row["site"] is None:
+            assert row["neighbours_heard"] == 3
+            assert 0 < row["own_weight"] <= 1
+        else:
+            assert (row["bytes_up"], row["bytes_down"]) == (3 * size, 3 * size)
+    personal = {(r["site"], r["round"]): r["loss"] for r in rows if _is(r, "personal")}
+    received = {(r["site"], r["round"]): r["loss"] for r in rows if _is(r, "received")}
+    for site in SITES:
+        assert received[site, 2] == personal[site, 1], "a round begins where the last one ended"
+    for site, entries in ledgers(folder).items():
+        assert [entry.round for entry in entries] == [1, 2, 3]
+        assert {heard.origin for heard in entries[0].heard} == set(SITES) - {site}
+        for entry in entries:
+            assert entry.own_weight + sum(h.weight for h in entry.heard) == pytest.approx(1)
+            assert entry.traffic.payload_received == 3 * size
+            assert all(h.scores["agreement"] is not None for h in entry.heard)
+            assert all(h.accepted == (h.reason == "") for h in entry.heard)
+    assert len(set(models(folder.sites).values())) == 4, "everybody has a model of its own"
+
+
+def _is(row: dict[str, Any], phase: str) -> bool:
+    return bool(row["phase"] == phase and row["split"] == "validation")
+
+
+STRIKES = {
+    "before the exchange": lambda post, loop: (post, "exchange", "before"),
+    "after the exchange": lambda post, loop: (post, "exchange", "after"),
+    "before the checkpoint": lambda post, loop: (loop, "_checkpoint", "before"),
+}
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "before the exchange",
+        pytest.param("after the exchange", marks=pytest.mark.slow),
+        "before the checkpoint",
+    ],
+)
+def test_resume_is_bit_identical(settings: Settings, whole: Whole, point: str) -> None:
+    from fedapp.gossip.post import Post
+
+    folder = RunFolder.create(settings("parts"))
+    owner, name, when = STRIKES[point](Post, rounds.RoundLoop)  # type: ignore[no-untyped-call]
+    inner = getattr(owner, name)
+
+    def struck(self: Any, round: int, *args: Any) -> Any:
+        if round != 2:
+            return inner(self, round, *args)
+        if when == "after":
+            inner(self, round, *args)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, struck)
+        with pytest.raises(KeyboardInterrupt):
+            run(settings("parts"), folder)
+    run(settings("parts").with_changes({"resume": str(folder.path)}), folder)
+
+    assert models(folder.sites) == models(whole.folder.sites)
+    one, other = (json.loads(f.summary_file.read_text())["sites"] for f in (whole.folder, folder))
+    assert one == other
+    for site, entries in ledgers(folder).items():
+        for entry, uninterrupted in zip(entries, ledgers(whole.folder)[site], strict=True):
+            assert [h.scores for h in entry.heard] == [h.scores for h in uninterrupted.heard]
+
+
+def leaves(monkeypatch: pytest.MonkeyPatch, site: str, action: Action, round: int) -> None:
+    """Let a site fail from a round on, for ever."""
+    execute = LocalSite.execute
+
+    def gone(self: LocalSite, instruction: Instruction) -> Reply:
+        reply = execute(self, instruction)
+        leaving = instruction.round >= round and instruction.action is action
+        if instruction.site == site and leaving:
+            return replace(reply, metrics={}, failure=Failure("TrainingError", "it is gone"))
+        return reply
+
+    monkeypatch.setattr(LocalSite, "execute", gone)
+
+
+def test_a_site_that_leaves_for_ever_is_missing_and_the_others_go_on(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves(monkeypatch, "Hungary", Action.PUBLISH, 2)
+    folder = run(settings("left", federation__min_replies=3))
+
+    found = ledgers(folder)
+    assert [entry.round for entry in found.pop("Hungary")] == [1]
+    for entries in found.values():
+        assert [entry.missing for entry in entries] == [(), ("Hungary",), ("Hungary",)]
+        assert [len(entry.heard) for entry in entries] == [3, 2, 2]
+
+
+def test_a_site_that_does_not_mix_goes_on_alone(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves(monkeypatch, "Hungary", Action.MIX, 99)
+    mix = LocalSite._mix
+
+    def fails_once(self: LocalSite, work: Any) -> Reply:
+        if work.instruction.site == "Hungary" and work.instruction.round == 2:
+            raise MemoryError
+        return mix(self, work)
+
+    monkeypatch.setattr(LocalSite, "_mix", fails_once)
+    folder = run(settings("alone", federation__min_replies=3))
+
+    assert [entry.round for entry in ledgers(folder)["Hungary"]] == [1, 3]
+    rows = folder.read_metrics()
+    assert {r["missing"]["Hungary"] for r in rows if r["site"] is None and r["missing"]}
+
+
+def test_a_half_whose_reply_is_lost_is_repeated_and_gives_the_same_models(
+    settings: Settings, whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = LocalSite.execute
+    lost = {("Hungary", Action.PUBLISH, 2), ("Switzerland", Action.MIX, 2)}
+
+    def loses(self: LocalSite, instruction: Instruction) -> Reply:
+        reply = execute(self, instruction)
+        key = (instruction.site, instruction.action, instruction.round)
+        if key not in lost:
+            return reply
+        lost.remove(key)
+        return replace(reply, metrics={}, failure=Failure("UnexpectedError", "it was killed"))
+
+    monkeypatch.setattr(LocalSite, "execute", loses)
+    folder = run(settings("repeated", federation__max_round_retries=1))
+
+    assert not lost
+    assert models(folder.sites) == models(whole.folder.sites)
+    assert [r["retries"] for r in folder.read_metrics() if r["site"] is None] == [0, 2, 0]
+
+
+def test_too_few_sites_end_the_run_and_name_who_is_missing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves(monkeypatch, "Hungary", Action.PUBLISH, 2)
+    with pytest.raises(MissingReplies, match=r"round 2: 3 of 4 .* site Hungary: it is gone"):
+        run(settings("ended"))
+
+
+def test_whoever_refuses_everybody_trains_as_if_alone(settings: Settings) -> None:
+    alone = {
+        "lightyear__kernel_gate": "fixed",
+        "lightyear__kernel": 1.0,
+        "lightyear__distance": 1e-9,
+    }
+    folder = run(settings("refusing", federation__rounds=2, **alone))
+    unheard = run(settings("unheard", federation__rounds=2, lightyear__prediction=1.0, **alone))
+
+    assert models(folder.sites) == models(unheard.sites)
+    for entries in ledgers(folder).values():
+        assert all(entry.own_weight == 1 for entry in entries)
+        assert all("distance" in h.reason for entry in entries for h in entry.heard)
+    rows = [r for r in folder.read_metrics() if r["site"] is None]
+    assert all(r["neighbours_accepted"] == 0 for r in rows)
+
+
+def test_few_records_one_class_and_a_ring(settings: Settings) -> None:
+    few = {"p2p__records": 2, "p2p__topology": "ring", "lightyear__kernel_gate": "calibrated"}
+    folder = run(settings("few", federation__rounds=1, federation__codec="int8", **few))
+
+    for entries in ledgers(folder).values():
+        (entry,) = entries
+        assert len(entry.heard) == 2
+        assert {h.scores["agreement"] for h in entry.heard} == {0.0}
+        assert all("kernel" in h.reason for h in entry.heard)
+
+
+def test_between_hospitals_the_coordinator_refuses(settings: Settings) -> None:
+    class Elsewhere(LocalGrid):
+        """A grid that is no simulation."""
+
+    config = settings("far")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "InMemoryGrid", Elsewhere)
+        with pytest.raises(ConfigError, match="start `fedapp peer` at each"):
+            run(config)
+
+
+def test_both_drivers_give_the_same_models(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_at_a_time, work = threading.Lock(), Trainer._do  # they share this process's base model
+
+    def do(self: Trainer, instruction: Instruction) -> Reply:
+        with one_at_a_time:
+            return work(self, instruction)
+
+    monkeypatch.setattr(Trainer, "_do", do)
+    coordinated, config = whole.folder, settings_in(tmp_path, "alone")
+    (tmp_path / "settings.toml").write_text(
+        "\n".join(f'"{key}" = {json.dumps(value)}' for key, value in config.to_flat().items())
+    )
+
+    asyncio.run(autonomous(tmp_path))
+
+    for name in SITES:
+        alone = RunFolder(tmp_path / name / "run")
+        assert alone.read_status()["state"] == "completed"
+        theirs = models(tmp_path / name / "sites")
+        assert theirs.items() <= models(coordinated.sites).items()
+        losses = [r["loss"] for r in coordinated.read_metrics() if r["site"] == name]
+        assert [r["loss"] for r in alone.read_metrics()] == losses
+        mine, whole = ledgers(alone)[name], ledgers(coordinated)[name]
+        for one, other in zip(mine, whole, strict=True):
+            assert one.model_dump(include={"heard", "own_weight", "missing", "own_digest"}) == (
+                other.model_dump(include={"heard", "own_weight", "missing", "own_digest"})
+            )
+        exported = load_peft(alone.adapter)
+        assert np.isfinite(exported.size)
+
+
+def test_a_peer_refuses_a_method_that_needs_a_coordinator(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text('method = "fedavg"\n')
+    start = _start("Cleveland", "0" * 32, tmp_path)
+    with (
+        pytest.raises(ConfigError, match=r"method fedavg needs a coordinator; choose one of .*lig"),
+        load_trainer(start, tmp_path / "settings.toml", print),
+    ):
+        pass
+
+
+async def autonomous(root: Path) -> None:
+    """Run every site's rounds by its own clock, in one process; nobody calls them."""
+    async with LocalNodes(SITES, root / "stores", run=secrets.token_hex(16)) as nodes:
+        await asyncio.gather(*(_peer(nodes, name, root) for name in SITES))
+
+
+def _start(name: str, run: str, root: Path) -> Start:
+    return Start(
+        name=name, run=run, certificate="", key="", authority="", store="", listen="", announce="",
+        listeners=(), status_interval=1.0, members=(), neighbours=(), origins=(), gossip={},
+        settings_file=str(root / "settings.toml"), state=str(root / name),
+        degrees=dict.fromkeys(SITES, 3),
+    )  # fmt: skip
+
+
+async def _peer(nodes: LocalNodes, name: str, root: Path) -> None:
+    start = _start(name, nodes.run, root)
+    with load_trainer(start, root / "settings.toml", lambda line: None) as trainer:
+        await trainer.run(nodes[name])
