@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from client_app.data import SiteData, load_site, load_usable_sites
 from client_app.failures import to_failure
+from client_app.faults import check_allowed, with_faults
 from client_app.site import LocalSite, Site
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import ConfigError, DataError
@@ -49,7 +50,8 @@ def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[s
     ------
     ConfigError
         If the node's configuration names neither, a simulated node would host too many, or a
-        deployed one would have to find its labels in its records.
+        deployed one would have to find its labels in its records, or is not told to take part in
+        a rehearsal of attacks.
     DataError
         If the data cannot be read at all.
     """
@@ -66,6 +68,7 @@ def hosted_sites(config: RunConfig, node_config: Mapping[str, Scalar]) -> dict[s
         return {name: sites[name] for name in hosted}
     if "site" in node_config:
         name = str(node_config["site"])
+        check_allowed(config, node_config)
         return _cached(config, name, lambda: {name: _deployed(config, name)})
     raise ConfigError(
         "the node's configuration has neither partition-id and num-partitions nor site; start the "
@@ -82,9 +85,10 @@ def _largest_first(sites: Mapping[str, Site]) -> list[str]:
 
 
 def _cached(config: RunConfig, name: str, load: Callable[[], dict[str, Site]]) -> dict[str, Site]:
-    key = (config.data, config.model.task, config.seed, config.federation.held_out, name)
+    held_out = config.federation.held_out
+    key = (config.data, config.model.task, config.seed, held_out, config.faults.sites, name)
     if key not in _SITES:
-        loaded = load()
+        loaded = with_faults(load(), config)
         _SITES.clear()  # other settings mean another run
         _SITES[key] = loaded
     return _SITES[key]

@@ -237,14 +237,7 @@ def ipm(models: Sequence[Adapter], epsilon: float, start: Adapter | None = None)
     return combine(terms)[0]
 
 
-# ---- choices and data -------------------------------------------------------------------------
-
-
-def choose(kinds: Sequence[str], seed: int, site: str, round: int) -> str:
-    """Return the attack of this site in this round, each kind as likely as any other."""
-    if not kinds:
-        raise ValueError("no attack to choose from")
-    return kinds[derive_seed(seed, "attack", site, round) % len(kinds)]
+# ---- data ---------------------------------------------------------------------------------------
 
 
 def flip_labels(labels: NDArray[np.integer[Any]], classes: int) -> NDArray[np.integer[Any]]:

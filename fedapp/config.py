@@ -31,10 +31,21 @@ from fedapp.config_algorithms import (
 )
 from fedapp.config_ditto import DittoSection
 from fedapp.config_dysco import DyscoSection
+from fedapp.config_faults import FaultsSection
 from fedapp.config_lightyear import LightyearSection
 from fedapp.config_p2p import P2pSection
 from fedapp.config_pflalign import PflalignSection
 from fedapp.config_relations import check_relations
+from fedapp.config_robust import (
+    BalanceSection,
+    ClippingSection,
+    FltrustSection,
+    KrumSection,
+    MultiKrumSection,
+    NormClipSection,
+    TrimmedMeanSection,
+    UbarSection,
+)
 from fedapp.config_section import Names, Section, setting, split
 from fedapp.errors import ConfigError
 from fedapp.registry import METHODS
@@ -296,6 +307,15 @@ class RunConfig(Section):
     scaffold: ScaffoldSection = Field(default_factory=ScaffoldSection)
     fedyogi: FedyogiSection = Field(default_factory=FedyogiSection)
     fedsam: FedsamSection = Field(default_factory=FedsamSection)
+    krum: KrumSection = Field(default_factory=KrumSection)
+    multi_krum: MultiKrumSection = Field(default_factory=MultiKrumSection)
+    trimmed_mean: TrimmedMeanSection = Field(default_factory=TrimmedMeanSection)
+    norm_clip: NormClipSection = Field(default_factory=NormClipSection)
+    fltrust: FltrustSection = Field(default_factory=FltrustSection)
+    balance: BalanceSection = Field(default_factory=BalanceSection)
+    clipping: ClippingSection = Field(default_factory=ClippingSection)
+    ubar: UbarSection = Field(default_factory=UbarSection)
+    faults: FaultsSection = Field(default_factory=FaultsSection)
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Scalar]) -> RunConfig:

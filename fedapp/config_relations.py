@@ -34,6 +34,12 @@ def check_relations(config: RunConfig) -> None:
             "train.generate-tokens must stay below model.max-length, which prompt and answer "
             f"share, got {config.train.generate_tokens} and {config.model.max_length}"
         )
+    both = sorted(set(config.faults.sites) & set(config.federation.held_out))
+    if both:
+        raise ConfigError(
+            f"faults.sites and federation.held-out both name {', '.join(both)}, but a site that "
+            "never trains sends nothing that could be false; name it in one of them"
+        )
     own = METHODS[config.method].personal
     if own and config.federation.held_out:
         raise ConfigError(

@@ -8,31 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from fedapp import attacks
 from fedapp.adapter import Adapter
+from fedapp.faults import ATTACKS, Attack
 from fedapp.seeds import derive_seed
-
-Attack = Literal[
-    "none",
-    "additive-noise",
-    "multiplicative-noise",
-    "sign-flip",
-    "update-flip",
-    "random",
-    "head-flip",
-    "head-permutation",
-    "neuron-permutation",
-    "scaling",
-    "label-flip",
-    "alie",
-    "ipm",
-    "replay",
-    "non-finite",
-    "free-rider",
-]
-ATTACKS: tuple[Attack, ...] = get_args(Attack)
 
 
 @dataclass(frozen=True)

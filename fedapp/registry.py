@@ -31,6 +31,11 @@ class Method:
     `fedapp.peer_rules`; empty: a coordinator merges."""
 
 
+_PEER_SERVER, _PEER_CLIENT = (
+    "server_app.strategies.peer_to_peer:PeerToPeer",
+    "client_app.methods.peer_model:PeerModel",
+)
+
 METHODS: dict[str, Method] = {
     "fedavg": Method(
         "server_app.strategies.fedavg:FedAvg",
@@ -101,6 +106,78 @@ METHODS: dict[str, Method] = {
         "no shared model: every site mixes its own with those of the neighbours that it believes",
         personal="all numbers of the adapter",
         peer_rule="fedapp.peer_rules.lightyear:Lightyear",
+    ),
+    "gossip-average": Method(
+        _PEER_SERVER,
+        _PEER_CLIENT,
+        "no shared model: every site takes the mean of its own and all neighbours'",
+        personal="all numbers of the adapter",
+        peer_rule="fedapp.peer_rules.average:Average",
+    ),
+    "balance": Method(
+        _PEER_SERVER,
+        _PEER_CLIENT,
+        "no shared model: mix with neighbours within a radius that shrinks (BALANCE)",
+        personal="all numbers of the adapter",
+        peer_rule="fedapp.peer_rules.balance:Balance",
+    ),
+    "clipping": Method(
+        _PEER_SERVER,
+        _PEER_CLIENT,
+        "no shared model: mix with all, each cut to a distance (self-centred clipping)",
+        personal="all numbers of the adapter",
+        peer_rule="fedapp.peer_rules.clipping:Clipping",
+    ),
+    "ubar": Method(
+        _PEER_SERVER,
+        _PEER_CLIENT,
+        "no shared model: mix with the nearest that are no worse on own records (UBAR)",
+        personal="all numbers of the adapter",
+        peer_rule="fedapp.peer_rules.ubar:Ubar",
+    ),
+    "alone": Method(
+        _PEER_SERVER,
+        _PEER_CLIENT,
+        "no shared model and no mixing: what each site learns by itself",
+        personal="all numbers of the adapter",
+        peer_rule="fedapp.peer_rules.alone:Alone",
+    ),
+    "oracle": Method(
+        _PEER_SERVER,
+        _PEER_CLIENT,
+        "no shared model: the mean of those that faults.sites does not name",
+        personal="all numbers of the adapter",
+        peer_rule="fedapp.peer_rules.oracle:Oracle",
+    ),
+    "krum": Method(
+        "server_app.strategies.krum:Krum",
+        "client_app.methods.fedavg:FedAvg",
+        "take the one update that is nearest to its nearest (Krum)",
+    ),
+    "multi-krum": Method(
+        "server_app.strategies.krum:MultiKrum",
+        "client_app.methods.fedavg:FedAvg",
+        "average the updates that are nearest to their nearest (Multi-Krum)",
+    ),
+    "trimmed-mean": Method(
+        "server_app.strategies.coordinate_wise:TrimmedMean",
+        "client_app.methods.fedavg:FedAvg",
+        "average every number without its largest and smallest",
+    ),
+    "median": Method(
+        "server_app.strategies.coordinate_wise:Median",
+        "client_app.methods.fedavg:FedAvg",
+        "take the median of every number",
+    ),
+    "norm-clip": Method(
+        "server_app.strategies.bounded:NormClip",
+        "client_app.methods.fedavg:FedAvg",
+        "average updates that are cut to one length",
+    ),
+    "fltrust": Method(
+        "server_app.strategies.bounded:FlTrust",
+        "client_app.methods.fedavg:FedAvg",
+        "weigh updates by how far they point where a trusted site's does (FLTrust)",
     ),
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import fedapp
 from fedapp.config import RunConfig
 from fedapp.exchange import SiteDescription
+from fedapp.faults import rehearsal
 from fedapp.registry import ALGORITHMS, METHODS
 from fedapp.tasks import columns, task_info
 
@@ -44,7 +45,7 @@ tags: [lora, federated-learning, fedapp, {config.method}]
 # {summary["name"]}: a LoRA adapter trained by {len(summary["sites"])} sites together
 
 No record left any site: the sites exchanged adapters of {config.model.source} and their metrics.
-{_personal(config)}
+{_rehearsal(config)}{_personal(config)}
 | | |
 |---|---|
 | method | `{config.method}`: {METHODS[config.method].summary} |
@@ -81,6 +82,12 @@ model = PeftModel.from_pretrained(base, "path/to/this/folder")
 An adapter is a derived work of its base model and of the records it was trained on: the licence of
 `{site.base_model}` and the sites' data agreements apply. The software is Apache-2.0.
 """
+
+
+def _rehearsal(config: RunConfig) -> str:
+    """Say that sites attacked on purpose, if they did."""
+    told = rehearsal(config)
+    return f"\n**{told}.**\n" if told else ""
 
 
 def _personal(config: RunConfig) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from statistics import fmean
 
 from fedapp.site_rows import Row, site_rows
@@ -15,7 +15,9 @@ AVERAGED = ("gsnr",)
 """Begins of the names of sites' numbers whose mean is recorded every round."""
 
 
-def round_rows(result: RoundResult, round: int, seconds: float) -> list[Row]:
+def round_rows(
+    result: RoundResult, round: int, seconds: float, faulty: Collection[str] = ()
+) -> list[Row]:
     """Return the rows of a training round: each site's, sorted by name, then the federation's.
 
     The received model's test metrics are left out: the test is for the final model.
@@ -29,21 +31,24 @@ def round_rows(result: RoundResult, round: int, seconds: float) -> list[Row]:
             bytes_down=result.bytes_down.get(site, 0),
             skip=("received/test",),
         )
-    return [*rows, federation_row(result, round, seconds)]
+    return [*rows, federation_row(result, round, seconds, faulty)]
 
 
-def federation_row(result: RoundResult, round: int, seconds: float) -> Row:
+def federation_row(
+    result: RoundResult, round: int, seconds: float, faulty: Collection[str] = ()
+) -> Row:
     """Return the federation's row.
 
     ``accuracy``, ``loss`` and what else is followed of the task (`fedapp.tasks.TaskInfo`) are means
-    over the sites of the personal models on the validation split, ``received_accuracy`` and so on
-    those of the model that the round began with. What a site reports beside the metrics is averaged
-    where its name begins as `AVERAGED` says.
+    over the sites, without ``faulty`` ones, of the personal models on the validation split,
+    ``received_accuracy`` and so on those of the model that the round began with. What a site
+    reports beside the metrics is averaged where its name begins as `AVERAGED` says.
     """
     replies = result.replies.values()
-    personal = [reply.metrics.get("personal/validation", {}) for reply in replies]
-    received = [reply.metrics.get("received/validation", {}) for reply in replies]
-    reported = [reply.numbers for reply in replies]
+    honest = [reply for site, reply in result.replies.items() if site not in faulty]
+    personal = [reply.metrics.get("personal/validation", {}) for reply in honest]
+    received = [reply.metrics.get("received/validation", {}) for reply in honest]
+    reported = [reply.numbers for reply in honest]
     before = _mean(received, FOLLOWED)
     return {
         "round": round,

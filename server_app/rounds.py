@@ -20,6 +20,7 @@ from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError, HandshakeError
 from fedapp.exchange import Action, Reply
+from fedapp.faults import attackers, rehearsal
 from fedapp.registry import METHODS
 from fedapp.results import RunFolder, versions
 from fedapp.tasks import HEADLINES
@@ -121,6 +122,8 @@ class RoundLoop:
         done = self._resume(saved, roster) if saved else self._begin(roster)
         self._audit.handshake(roster, self._place.run)
         self.strategy.summary()
+        if told := rehearsal(self.config):
+            warn(told)
         self._progress.start(self._share(done))
         with self._exchange(roster) as post:
             for round in range(done + 1, self.config.federation.rounds + 1):
@@ -211,7 +214,10 @@ class RoundLoop:
             for site, member in roster.members.items()
         }
         torch_version = roster.reference.torch_version
-        self.folder.write_config(config, {**versions(), "torch": torch_version}, sites=sites)
+        told = rehearsal(config)
+        more = {"rehearsal": told} if told else {}
+        torch = {"torch": torch_version}
+        self.folder.write_config(config, {**versions(), **torch}, sites=sites, **more)
 
     # ---- rounds -----------------------------------------------------------------------------
 
@@ -231,6 +237,11 @@ class RoundLoop:
         asked = sample(roster.sites, self.config, round)
         title = f"round {round}/{self.config.federation.rounds}"
         log(f"{title} · asking {names(asked)}")
+        false = {
+            site: kind for site, kind in attackers(self.config, round).items() if site in asked
+        }
+        if false:
+            warn(f"{title}: faulty on purpose: {', '.join(f'{s} ({k})' for s, k in false.items())}")
         self._progress.phase(title, asked, self._share(round - 1), self._share(round))
         place, tick = self._place, self._progress.tick
         if post is None:
@@ -242,7 +253,10 @@ class RoundLoop:
             show_ledgers(self.folder, place.run, asked)
         self._check_kept(result.replies, round)
         self._audit.round(round, asked, result.replies, result.problems)
-        rows = round_rows(result, round, time.monotonic() - started)
+        faulty = self.config.faults.sites
+        rows = round_rows(result, round, time.monotonic() - started, faulty)
+        if false:
+            rows[-1]["faulty"] = false
         self._append(rows, round)
         self.totals["training_seconds"] += rows[-1]["training_seconds"]
         self.totals["bytes_up"] += rows[-1]["bytes_up"]

@@ -48,24 +48,49 @@ def check_sites(sites: Iterable[str], config: RunConfig) -> None:
     Raises
     ------
     ConfigError
-        If a held-out site does not exist, no site is left to train, or a round could never have
-        ``min-replies`` replies.
+        If a held-out or faulty site does not exist, no site is left to train, none is honest, or a
+        round could never have ``min-replies`` replies.
     """
     names, federation = sorted(sites), config.federation
-    unknown = sorted(set(federation.held_out) - set(names))
-    if unknown:
-        raise ConfigError(
-            f"federation.held-out names '{unknown[0]}', but the sites are {', '.join(names)}"
-        )
+    for setting, named in (
+        ("federation.held-out", federation.held_out),
+        ("faults.sites", config.faults.sites),
+    ):
+        unknown = sorted(set(named) - set(names))
+        if unknown:
+            raise ConfigError(f"{setting} names '{unknown[0]}', but the sites are "
+                              f"{', '.join(names)}")  # fmt: skip
     candidates = training_sites(names, config)
     if not candidates:
         raise ConfigError("federation.held-out names every site; leave at least one to train")
+    if not set(candidates) - set(config.faults.sites):
+        raise ConfigError("faults.sites names every site that trains; leave at least one honest")
     size = cohort_size(len(candidates), federation.fraction)
+    if min(federation.min_replies or size, size) < fewest_updates(config):
+        raise ConfigError(
+            f"method {config.method} needs at least {fewest_updates(config)} updates a round, but "
+            f"{federation.min_replies or size} may be all; let more sites train, raise "
+            "federation.min-replies, or presume fewer to be faulty"
+        )
+    if config.method == "fltrust" and (
+        config.fltrust.root not in candidates or size < len(candidates)
+    ):
+        raise ConfigError(
+            "method fltrust compares with one trusted site in every round: fltrust.root must be "
+            f"one of {', '.join(candidates)}, and federation.fraction 1, got "
+            f"'{config.fltrust.root}' and {federation.fraction}"
+        )
     if federation.min_replies > size:
         raise ConfigError(
             f"federation.min-replies is {federation.min_replies}, but only {size} of "
             f"{len(candidates)} sites train in a round; lower it or raise federation.fraction"
         )
+
+
+def fewest_updates(config: RunConfig) -> int:
+    """Return how many updates the method's merge needs at least."""
+    faulty = {"krum": config.krum.faulty, "multi-krum": config.multi_krum.faulty}
+    return faulty[config.method] + 3 if config.method in faulty else 1
 
 
 def needed_replies(asked: int, config: RunConfig) -> int:

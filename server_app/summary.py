@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.config import RunConfig
+from fedapp.faults import rehearsal
 from fedapp.results import versions
 from fedapp.tasks import NARROW, TASKS, TaskInfo, columns, headline, task_info
 
@@ -58,7 +59,9 @@ def summarise(
     """
     table = test_table(rows)
     held_out = {site: table[site] for site in table if site in config.federation.held_out}
-    sites = {site: table[site] for site in table if site not in held_out}
+    faulty = {site: table[site] for site in table if site in config.faults.sites}
+    sites = {site: table[site] for site in table if site not in {*held_out, *faulty}}
+    told = rehearsal(config)
     return {
         "method": config.method,
         "algorithm": config.federation.algorithm,
@@ -70,6 +73,7 @@ def summarise(
         "mean": {p: _mean(sites, p, task_info(config)) for p in PHASES if _has(sites, p)},
         "worst": {p: _worst(sites, p, headline(config)) for p in PHASES if _has(sites, p)},
         "held_out": held_out,
+        **({"rehearsal": told, "faulty": faulty} if told else {}),
         "missing": dict(missing),
         **{key: totals[key] for key in ("wall_seconds", "training_seconds")},
         **{key: int(totals[key]) for key in ("bytes_up", "bytes_down")},
@@ -112,8 +116,10 @@ def render(summary: Mapping[str, Any], config: RunConfig | None = None, width: i
     stream = io.StringIO()
     Console(file=stream, width=width, force_terminal=False, color_system=None).print(table)
     worst = ", ".join(f"{phase}: {row['site']}" for phase, row in summary["worst"].items())
+    told = summary.get("rehearsal")
     return (
-        stream.getvalue()
+        (f"{told}\n" if told else "")
+        + stream.getvalue()
         + _partial(summary, headline(config))
         + (f"worst site: {worst}\n" if worst else "")
     )

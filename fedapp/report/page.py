@@ -68,6 +68,7 @@ def _header(run: RunData) -> Html:
     seed = run.summary.get("seed", run.settings.get("seed"))
     chips = [
         element("li", run.status, class_=None if run.status == "completed" else "state-bad"),
+        element("li", "rehearsal of attacks", class_="state-bad") if run.rehearsal else None,
         element("li", "method ", element("strong", run.method)),
         element("li", rounds),
         # None is known before the handshake.
@@ -94,7 +95,7 @@ _UNKNOWN = "it is still going on, was stopped, or failed."
 
 
 def _notices(run: RunData) -> Html | None:
-    lines = []
+    lines = [run.rehearsal + "."] if run.rehearsal else []
     if not run.summary:
         lines.append(
             f"This run has not finished: {_UNFINISHED.get(run.state, _UNKNOWN)} What is below was "
@@ -111,7 +112,7 @@ def _notices(run: RunData) -> Html | None:
     lines += run.notes
     if not lines:
         return None
-    serious = run.status not in ("completed", "unfinished")
+    serious = bool(run.rehearsal) or run.status not in ("completed", "unfinished")
     return element(
         "div",
         *(element("p", line) for line in lines),

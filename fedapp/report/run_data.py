@@ -56,7 +56,7 @@ class RunData:
     summary : dict
         summary.json, empty while the run is unfinished.
     site_rows, federation_rows : list of dict
-        Of metrics.jsonl, in order of round.
+        Of metrics.jsonl, in order of round; of sites that attack on purpose there are none.
     sites : dict
         Site -> phase -> metrics on ``split``, for sites that train.
     held_out : dict
@@ -108,6 +108,13 @@ class RunData:
         if self.summary:
             return str(self.summary.get("status") or "completed")
         return self.state if self.state in ENDINGS else "unfinished"
+
+    @property
+    def rehearsal(self) -> str:
+        """How the run says that sites attacked on purpose; empty if none did."""
+        named = ", ".join(sorted(_names(self.settings.get("faults.sites"))))
+        known = f"REHEARSAL OF ATTACKS: faulty on purpose: {named}" if named else ""
+        return str(self.summary.get("rehearsal") or known)
 
     @property
     def task(self) -> TaskInfo:
@@ -296,7 +303,8 @@ def load_run(folder: Path) -> RunData:
             "summary.json; give the folder of a run, for example runs/latest"
         )
     flat = run_files.flat_settings(config)
-    site_rows = [row for row in rows if row.get("site") is not None]
+    faulty = _names(flat.get("faults.sites"))  # what is shown is of the honest ones
+    site_rows = [r for r in rows if r.get("site") is not None and str(r["site"]) not in faulty]
     sites, held_out, split = _final(summary, site_rows, _names(flat.get("federation.held-out")))
     versions = config.get("versions") or summary.get("versions") or {}
     return RunData(

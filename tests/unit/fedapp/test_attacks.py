@@ -9,6 +9,7 @@ import torch
 from fedapp import attacks
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.attacks import HiddenLayer
+from fedapp.faults import choose
 from fedapp.gates import relative_distance
 from fedapp.ntk import agreement
 
@@ -325,16 +326,14 @@ def test_ipm_points_against_the_mean():
 
 def test_attacks_switch_from_round_to_round_and_site_to_site():
     kinds = ["flip", "noise", "random"]
-    by_site = {
-        site: [attacks.choose(kinds, 0, site, round) for round in range(300)] for site in "ab"
-    }
+    by_site = {site: [choose(kinds, 0, site, round) for round in range(300)] for site in "ab"}
 
     assert by_site["a"] != by_site["b"]
-    assert by_site["a"] == [attacks.choose(kinds, 0, "a", round) for round in range(300)]
+    assert by_site["a"] == [choose(kinds, 0, "a", round) for round in range(300)]
     for chosen in by_site.values():
         assert all(70 <= chosen.count(kind) <= 130 for kind in kinds)
     with pytest.raises(ValueError, match="no attack"):
-        attacks.choose([], 0, "a", 0)
+        choose([], 0, "a", 0)
 
 
 def test_flipped_labels_by_hand():

@@ -17,10 +17,11 @@ from pydantic import ValidationError
 from fedapp.cli import toml
 from fedapp.config import NEUTRAL, RunConfig, Setting, flatten, settings
 from fedapp.errors import ConfigError
+from fedapp.faults import ATTACKS
 from fedapp.registry import ALGORITHMS, METHODS
 
 ALL = {setting.key: setting for setting in settings()}
-NAMES = ("lora.targets", "data.labels", "federation.held-out")  # comma-separated
+NAMES = ("lora.targets", "data.labels", "federation.held-out", "faults.sites")  # comma-separated
 
 
 def bounds(setting: Setting) -> list[tuple[str, float]]:
@@ -315,6 +316,9 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:
         return st.sampled_from(sorted(METHODS))
     if setting.key == "name":
         return st.from_regex(r"\A([A-Za-z0-9_][A-Za-z0-9._-]{0,99})?\Z")
+    if setting.key == "faults.attack":
+        drawn = st.sets(st.sampled_from(ATTACKS), min_size=1)
+        return drawn.map(lambda names: ",".join(a for a in ATTACKS if a in names))
     if setting.key in NAMES:
         name = (
             st.text(LETTER, max_size=8).map(str.strip).filter(lambda text: text and "," not in text)
@@ -347,6 +351,8 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
     if METHODS[flat["method"]].peer_rule:
         flat |= {"federation.algorithm": "fedavg", "federation.interference": False}
         flat |= {"federation.gsnr": 0, "lightyear.preset": "default"}
+    if set(flat["faults.sites"].split(",")) & set(flat["federation.held-out"].split(",")):
+        flat["faults.sites"] = ""
     if flat["train.optimizer"] != "sgd":
         flat["scaffold.variate"] = "gradients"
     if METHODS[flat["method"]].moves_basis and ALGORITHMS[flat["federation.algorithm"]].fixed_basis:
@@ -372,8 +378,8 @@ def test_settings_survive_every_form(file: Path, flat: dict[str, Any]) -> None:
 
 def another(setting: Setting) -> Any:
     """Return a valid value other than the default."""
-    if setting.key == "method":
-        return "svd"
+    if setting.key in ("method", "faults.attack"):
+        return "svd" if setting.key == "method" else "random"
     if isinstance(setting.value, bool):
         return not setting.value
     if isinstance(setting.value, str | tuple):

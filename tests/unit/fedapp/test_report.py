@@ -484,3 +484,17 @@ def test_a_model_that_answers_one_class_is_called_out(tmp_path: Path) -> None:
     said = "One class only: the federated model as received at Switzerland gave every example"
     assert said in re.sub(r" +", " ", text)
     assert "One class only" not in page_of(write_run(tmp_path / "other")).text
+
+
+def test_a_rehearsal_of_attacks_is_told_first_and_shows_the_honest_sites(tmp_path: Path) -> None:
+    for finished in (True, False):
+        settings = {"faults.sites": "Hungary", "faults.attack": "ipm"}
+        folder = write_run(tmp_path / f"run-{finished}", settings=settings, finished=finished)
+
+        page = write_report(folder).read_text()
+
+        assert "REHEARSAL OF ATTACKS: faulty on purpose: Hungary" in page
+        assert page.index("REHEARSAL") < page.index("Result")
+        assert "rehearsal of attacks" in page
+    page = write_report(write_run(tmp_path / "plain")).read_text()
+    assert "REHEARSAL" not in page

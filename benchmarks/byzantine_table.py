@@ -1,0 +1,116 @@
+"""What the grid of attacks and rules says: means over seeds, and the claims, true or not.
+
+Not a benchmark itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+Runs = Mapping[str, Mapping[str, Any]]
+Table = dict[str, dict[str, Any]]
+"""``place/attack/faulty`` -> rule -> numbers."""
+
+LOCAL, ORACLE, AVERAGE, OURS = "local-only", "oracle", "average", "lightyear"
+
+
+def rows(runs: Runs) -> Table:
+    """Return, for every place, attack and number of faulty sites, every rule's means over seeds.
+
+    ``local-only`` and the oracle stand in every row: the one with the accuracies of the row's
+    honest sites, the other as it ran with so many faulty ones.
+    """
+    grouped: dict[tuple[str, str, str], dict[str, dict[str, Mapping[str, Any]]]] = {}
+    for key, run in runs.items():
+        place, attack, faulty, rule, seed = key.split("/")
+        grouped.setdefault((place, attack, faulty), {}).setdefault(rule, {})[seed] = run
+    table: Table = {}
+    for (place, attack, faulty), of_rule in sorted(grouped.items()):
+        if attack == "none" and faulty != "0":
+            continue  # the oracle's
+        beside = {ORACLE: grouped.get((place, "none", faulty), {}).get(ORACLE, {})}
+        alone = grouped.get((place, "none", "0"), {}).get(LOCAL, {})
+        beside[LOCAL] = _among_honest(alone, [*of_rule.values(), beside[ORACLE]])
+        every = {**of_rule, **{rule: seeds for rule, seeds in beside.items() if seeds}}
+        table[f"{place}/{attack}/{faulty}"] = {
+            rule: _numbers(list(seeds.values())) for rule, seeds in every.items()
+        }
+    return table
+
+
+def _among_honest(
+    alone: Mapping[str, Mapping[str, Any]], others: Sequence[Mapping[str, Mapping[str, Any]]]
+) -> dict[str, Mapping[str, Any]]:
+    """Return local-only runs, each with the sites that are honest in a run of the same seed."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for seed, run in alone.items():
+        for seeds in others:
+            if seed in seeds:
+                names = seeds[seed]["accuracy"]
+                found[seed] = {"accuracy": {n: run["accuracy"][n] for n in names}}
+                break
+    return found
+
+
+def _numbers(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    accuracy = [list(run["accuracy"].values()) for run in runs]
+    numbers: dict[str, Any] = {
+        "mean": fmean(map(fmean, accuracy)),
+        "std": pstdev(map(fmean, accuracy)),
+        "worst": fmean(map(min, accuracy)),
+        "between_sites": fmean(map(pstdev, accuracy)),
+        "seeds": len(runs),
+    }
+    for name in ("accepted_honest", "accepted_faulty", "faulty_weight"):
+        values = [run[name] for run in runs if run.get(name) is not None]
+        if values:
+            numbers[name] = fmean(values)
+    return numbers
+
+
+def claims(table: Table) -> dict[str, dict[str, Any]]:
+    """Return for every row what was aimed at, what came, and whether it holds.
+
+    Of our default: at least 95 % of the oracle with half of the sites faulty, at most one point
+    below local-only with six or seven of eight, within one point of the plain average without
+    attack.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in table.items():
+        faulty = int(name.rpartition("/")[2])
+        aim, rule, factor, slack = {
+            0: ("within 1 point of the average", AVERAGE, 1.0, 0.01),
+            4: ("95 % of the oracle", ORACLE, 0.95, 0.0),
+            6: ("not below local-only - 1 point", LOCAL, 1.0, 0.01),
+            7: ("not below local-only - 1 point", LOCAL, 1.0, 0.01),
+        }.get(faulty, ("", "", 0.0, 0.0))
+        if OURS in row and rule in row:
+            bound = factor * row[rule]["mean"] - slack
+            found[name] = {
+                "claim": aim, "bound": bound, "got": row[OURS]["mean"],
+                "holds": row[OURS]["mean"] >= bound,
+            }  # fmt: skip
+    return found
+
+
+def show(runs: Runs) -> str:
+    """Return the table as text: mean (worst) [honest accepted, faulty accepted]."""
+    table = rows(runs)
+    lines = []
+    for name, row in table.items():
+        lines.append(f"\n{name}")
+        for rule, numbers in sorted(row.items(), key=lambda item: -item[1]["mean"]):
+            rates = [numbers.get(key) for key in ("accepted_honest", "accepted_faulty")]
+            told = ", ".join("-" if rate is None else f"{rate:.2f}" for rate in rates)
+            lines.append(
+                f"  {rule:16s} {numbers['mean']:.3f} +- {numbers['std']:.3f} "
+                f"(worst {numbers['worst']:.3f}) [{told}]  n={numbers['seeds']}"
+            )
+    for name, claim in claims(table).items():
+        verdict = "holds" if claim["holds"] else "FAILS"
+        lines.append(
+            f"{verdict}: {name}: {claim['claim']}: {claim['got']:.3f}, bound {claim['bound']:.3f}"
+        )
+    return "\n".join(lines)
