@@ -79,3 +79,28 @@ class GeneratingTask(Protocol):
         device: torch.device,
     ) -> dict[str, float]:
         """Return the metrics of what the model writes, under ``torch.inference_mode``."""
+
+
+@runtime_checkable
+class ComparableTask(Protocol):
+    """A task of which a site can compare two models: on what goes into their last layer."""
+
+    def last_layer(self, model: nn.Module) -> nn.Module:
+        """Return the linear layer, or 1 x 1 convolution, that makes the outputs of features."""
+
+    def counted(self, batch: Batch, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Say which positions of the last layer's input count, and what is right there.
+
+        Parameters
+        ----------
+        batch : dict of str to Tensor
+            What `Task.collate` returned.
+        shape : tuple of int
+            Of the input, without its features: (records,), (records, tokens), or
+            (records, height, width) of a convolution.
+
+        Returns
+        -------
+        valid : Tensor of bool, of that shape
+        labels : Tensor of int64, shape (valid.sum(),)
+        """
