@@ -1,4 +1,4 @@
-"""Read named columns from CSV, JSONL, Parquet, or a folder that `datasets` saved.
+"""Read named columns from CSV, JSONL, Parquet, numpy's npz, or a folder that `datasets` saved.
 
 Messages never hold the content of a record. Nor do they hold the names of the columns that are
 there: the first line of a file without a header is a patient. Those go to this machine's log.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from client_app.data.sources.arrays import read_npz
 from fedapp.errors import DataError
 
 Columns = dict[str, list[Any]]
@@ -187,6 +188,10 @@ def _read_datasets_folder(path: Path, wanted: _Wanted) -> Columns:
     return found
 
 
+def _read_npz(path: Path, wanted: _Wanted) -> Columns:
+    return read_npz(path, wanted.columns, lambda name, names: _require(path, name, names, wanted))
+
+
 def _class_name(names: list[str], value: Any) -> Any:
     """Name of a class number; -1 is how `datasets` marks an unknown class."""
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else None
@@ -197,6 +202,7 @@ READERS: dict[str, Callable[[Path, _Wanted], Columns]] = {
     ".tsv": _read_csv,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
+    ".npz": _read_npz,
 }
 
 
