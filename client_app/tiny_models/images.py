@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from client_app.image_nets.files import CONFIG_FILE, WEIGHTS_FILE, build_net
 from client_app.tiny_models.parts import build_once, normal, write_json
 
 _VERSION = 1  # raise it when anything below changes, so that no stale folder is used
@@ -45,6 +44,8 @@ def _built(name: str) -> Path:
 
 
 def _write(name: str, folder: Path) -> None:
+    from client_app.image_nets.files import CONFIG_FILE, WEIGHTS_FILE, build_net  # loads torch
+
     settings = {**SETTINGS[name], "trained": False}
     weights = {}
     for key, value in build_net(settings, outputs=2).state_dict().items():

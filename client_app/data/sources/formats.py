@@ -182,6 +182,11 @@ def _read_datasets_folder(path: Path, wanted: _Wanted) -> Columns:
                 values, feature = list(part[name]), part.features[name]
             except UnicodeDecodeError:
                 raise _not_utf8(path) from None
+            except OSError as error:
+                raise DataError(
+                    f"{path.name}, column '{name}': a picture cannot be read "
+                    f"({type(error).__name__}); write the folder again without it"
+                ) from None
             if isinstance(feature, ClassLabel) and feature.names:
                 values = [_class_name(feature.names, value) for value in values]
             found[name] += values

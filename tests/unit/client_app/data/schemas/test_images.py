@@ -76,6 +76,15 @@ def test_lists_in_json_and_pictures_in_a_datasets_folder_are_the_same_records(
     assert len(digests) == 1
 
 
+def test_a_damaged_picture_is_one_sentence(tmp_path: Path) -> None:
+    features = Features({"image": Image(), "label": Value("int64"), "site": Value("string")})
+    rows = [{"image": {"bytes": b"no picture", "path": None}, "label": 0, "site": "north"}]
+    Dataset.from_list(rows, features=features).save_to_disk(tmp_path / "folder")
+
+    with pytest.raises(DataError, match=r"folder, column 'image': a picture cannot be read"):
+        load_sites(config_of(tmp_path / "folder"))
+
+
 BLACK = np.zeros((SIDE, SIDE), np.uint8)
 IMAGES: dict[str, tuple[Any, str]] = {
     "text": ("Maria", "expected an image (rows of numbers), got text"),
