@@ -56,7 +56,8 @@ def read_image(value: Any, where: str, site: str | None) -> Pixels:
         return image.astype(np.uint8) * np.uint8(255)
     if np.issubdtype(image.dtype, np.floating):
         # What a photon count or a Hounsfield number means is the site's to say, not ours to guess.
-        narrow = image.astype(np.float32)
+        with np.errstate(over="ignore"):
+            narrow = image.astype(np.float32)
         if not np.isfinite(narrow).all():
             raise DataError(
                 f"{where}: expected finite numbers, got NaN or one beyond float32 among "
