@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedapp.config_trainable import check_trainable
 from fedapp.errors import ConfigError
 from fedapp.registry import ALGORITHMS, METHODS
 
@@ -29,7 +30,7 @@ def check_relations(config: RunConfig) -> None:
             f"data.labels names labels, but model.task is {config.model.task}, which has none; "
             "leave data.labels empty, or set model.task to sequence-classification"
         )
-    _check_trainable(config)
+    check_trainable(config)
     if config.model.task == "causal-lm" and config.train.generate_tokens >= config.model.max_length:
         raise ConfigError(
             "train.generate-tokens must stay below model.max-length, which prompt and answer "
@@ -60,25 +61,3 @@ def check_relations(config: RunConfig) -> None:
         )
     if not config.lora.targets:
         raise ConfigError("lora.targets is empty; name at least one linear layer")
-
-
-def _check_trainable(config: RunConfig) -> None:
-    """Check that nothing asks for LoRA pairs where all weights are trained instead."""
-    if config.model.trainable != "all":
-        return
-    if METHODS[config.method].on_pairs:
-        fitting = [name for name, method in METHODS.items() if not method.on_pairs]
-        raise ConfigError(
-            "model.trainable is all, so that there are no LoRA pairs, and method "
-            f"{config.method} works on pairs; choose one of {', '.join(fitting)}"
-        )
-    if config.federation.interference:
-        raise ConfigError(
-            "model.trainable is all, and federation.interference is measured on LoRA pairs; "
-            "set it to false"
-        )
-    if config.model.quantization != "none":
-        raise ConfigError(
-            f"model.trainable is all, and weights of {config.model.quantization} cannot be "
-            "trained; set model.quantization to none, or model.trainable to lora"
-        )
