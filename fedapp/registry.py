@@ -24,10 +24,10 @@ class Method:
     """What is each site's own and stays there, so that there is no one model; empty: nothing."""
     moves_basis: bool = False
     """Whether the pairs get other factors every round; both halves say so too."""
-    offset: str = ""
-    """What each site adds to the one model, and keeps; empty: nothing."""
     products: bool = False
     """Whether it is a method for LoRA pairs, though it does not move their basis."""
+    offset: str = ""
+    """What each site adds to the one model, and keeps; empty: nothing."""
 
     @property
     def on_pairs(self) -> bool:
