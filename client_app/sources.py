@@ -15,7 +15,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from client_app.model_digest import MODEL_FILES, model_digest
 from client_app.smollm2 import HUB_NAME, smollm2
-from client_app.tiny_models import tiny_decoder, tiny_encoder
+from client_app.tiny_models import conv4, tiny_cnn, tiny_decoder, tiny_encoder, tiny_unet
 from fedapp.errors import ConfigError
 from fedapp.paths import user_path
 
@@ -117,6 +117,9 @@ EMBEDDED: dict[str, Callable[[], tuple[Path, str]]] = {
     "smollm2": lambda: (smollm2(), HUB_NAME),
     "tiny-encoder": lambda: (tiny_encoder(), "embedded:tiny-encoder"),
     "tiny-decoder": lambda: (tiny_decoder(), "embedded:tiny-decoder"),
+    "tiny-cnn": lambda: (tiny_cnn(), "embedded:tiny-cnn"),
+    "conv4": lambda: (conv4(), "embedded:conv4"),
+    "tiny-unet": lambda: (tiny_unet(), "embedded:tiny-unet"),
 }
 
 

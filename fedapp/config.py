@@ -90,8 +90,15 @@ class ModelSection(Section):
     source: str = setting(
         "embedded:minilm", "base model: embedded:NAME, a hub name, or a local folder"
     )
-    task: Literal["sequence-classification", "causal-lm", "multiple-choice"] = setting(
-        "sequence-classification", "what the model learns to do"
+    task: Literal[
+        "sequence-classification",
+        "causal-lm",
+        "multiple-choice",
+        "image-classification",
+        "image-segmentation",
+    ] = setting("sequence-classification", "what the model learns to do")
+    trainable: Literal["lora", "all"] = setting(
+        "lora", "lora: a low-rank pair a layer on frozen weights, and the heads; all: every weight"
     )
     max_length: int = setting(128, "longest input; longer ones are cut", "tokens", ge=8, le=131072)
     quantization: Literal["none", "4bit"] = setting(
@@ -118,7 +125,7 @@ class DataSection(Section):
 
     source: str = setting(
         "embedded:heart",
-        "embedded:NAME, or a path to a CSV, JSONL or Parquet file or a `datasets` folder",
+        "embedded:NAME, or a path to a CSV, JSONL, Parquet or npz file or a `datasets` folder",
     )
     text_column: str = setting("text", "column with the input text")
     label_column: str = setting("label", "column with the label")
@@ -137,19 +144,25 @@ class DataSection(Section):
     answer_column: str = setting(
         "answer", "column with the right choice: its number from 0, or its text"
     )
+    image_column: str = setting("image", "column with an image as rows of pixels")
+    mask_column: str = setting("mask", "column with a mask: the number of a class for every pixel")
     stratum_column: str = setting(
         "",
         "column that stratum, dirichlet and the splits go by where there is no label; empty: none",
     )
     site_column: str = setting("site", "column with the hospital, for partition=natural")
-    labels: Names = setting("", "labels in their order; empty: the sorted values found")
-    partition: Literal["natural", "stratum", "dirichlet", "iid"] = setting(
-        "natural", "how records are dealt to sites; stratum: every task, or label, is a site"
+    labels: Names = setting(
+        "", "labels, or classes of a mask, in their order; empty: the sorted values found"
+    )
+    partition: Literal["natural", "groups", "stratum", "dirichlet", "iid"] = setting(
+        "natural",
+        "how records are dealt to sites; groups: natural sites, whole, to data.sites groups; "
+        "stratum: every task, or label, is a site",
     )
     sites: int = setting(
         4,
-        "number of sites for dirichlet and iid; natural sites and strata are as many as the source "
-        "has, and the number is only a hint for `fedapp run`: how many nodes to simulate",
+        "number of sites for groups, dirichlet and iid; natural sites and strata are as many as "
+        "the source has, and the number is only a hint for `fedapp run`: nodes to simulate",
         ge=1,
         le=10000,
     )

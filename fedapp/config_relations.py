@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedapp.config_trainable import check_trainable
 from fedapp.errors import ConfigError
 from fedapp.registry import ALGORITHMS, METHODS
 
@@ -24,11 +25,12 @@ def check_relations(config: RunConfig) -> None:
             "data.validation-fraction + data.test-fraction must stay below 1, got "
             f"{config.data.validation_fraction} + {config.data.test_fraction}"
         )
-    if config.data.labels and config.model.task != "sequence-classification":
+    if config.data.labels and config.model.task in ("causal-lm", "multiple-choice"):
         raise ConfigError(
             f"data.labels names labels, but model.task is {config.model.task}, which has none; "
             "leave data.labels empty, or set model.task to sequence-classification"
         )
+    check_trainable(config)
     if config.model.task == "causal-lm" and config.train.generate_tokens >= config.model.max_length:
         raise ConfigError(
             "train.generate-tokens must stay below model.max-length, which prompt and answer "

@@ -24,11 +24,18 @@ class Method:
     """What is each site's own and stays there, so that there is no one model; empty: nothing."""
     moves_basis: bool = False
     """Whether the pairs get other factors every round; both halves say so too."""
+    products: bool = False
+    """Whether it is a method for LoRA pairs, though it does not move their basis."""
     offset: str = ""
     """What each site adds to the one model, and keeps; empty: nothing."""
     peer_rule: str = ""
     """Import path of the rule by which a site mixes its neighbours' models, see
     `fedapp.peer_rules`; empty: a coordinator merges."""
+
+    @property
+    def on_pairs(self) -> bool:
+        """Whether it needs LoRA pairs, so that it cannot train all weights instead."""
+        return self.moves_basis or self.products
 
 
 _PEER_SERVER, _PEER_CLIENT = (
@@ -40,7 +47,7 @@ METHODS: dict[str, Method] = {
     "fedavg": Method(
         "server_app.strategies.fedavg:FedAvg",
         "client_app.methods.fedavg:FedAvg",
-        "average the LoRA factors A and B separately (FedIT; stock Flower's FedAvg)",
+        "average every array, the LoRA factors A and B separately (FedIT; stock Flower's FedAvg)",
     ),
     "svd": Method(
         "server_app.strategies.svd:Svd",
@@ -82,12 +89,14 @@ METHODS: dict[str, Method] = {
         "server_app.strategies.ffa_lora:FfaLora",
         "client_app.methods.ffa_lora:FfaLora",
         "train and average B on one random A that never changes (FFA-LoRA)",
+        products=True,
     ),
     "fedsa-lora": Method(
         "server_app.strategies.fedsa_lora:FedSaLora",
         "client_app.methods.fedsa_lora:FedSaLora",
         "train A and B, average A; every site keeps its own B and head (FedSA-LoRA)",
         personal="B of every pair and the heads",
+        products=True,
     ),
     "ditto": Method(
         "server_app.strategies.fedavg:FedAvg",

@@ -60,7 +60,7 @@ class TaskInfo:
         Those whose mean over the sites is recorded every round.
     loaders : mapping of str to str
         What ``task_type`` of the adapter may be, and the class of transformers that then loads the
-        base model for it.
+        base model for it; none where the base model is a network for images.
     counts : tuple of str
         Further counts of records or tokens that an evaluation may report.
     """
@@ -71,6 +71,11 @@ class TaskInfo:
     followed: tuple[str, ...]
     loaders: Mapping[str, str]
     counts: tuple[str, ...] = ()
+
+    @property
+    def on_images(self) -> bool:
+        """Whether the records are images and the base model one of fedapp's own networks."""
+        return not self.loaders
 
     @property
     def reported(self) -> tuple[str, ...]:
@@ -101,15 +106,16 @@ NARROW = 3
 
 _ACCURACY = Metric("acc", "accuracy", is_proportion=True)
 _LOSS = Metric("loss", "loss", higher_is_better=False, is_share=False)
+_OF_LABELS = {
+    "accuracy": _ACCURACY,
+    "loss": _LOSS,
+    "auc": Metric("AUC", "AUC"),
+    "f1": Metric("F1", "F1"),
+}
 
 TASKS: dict[str, TaskInfo] = {
     "sequence-classification": TaskInfo(
-        metrics={
-            "accuracy": _ACCURACY,
-            "loss": _LOSS,
-            "auc": Metric("AUC", "AUC"),
-            "f1": Metric("F1", "F1"),
-        },
+        metrics=_OF_LABELS,
         headlines=("accuracy",),
         shown=("accuracy", "auc", "f1"),
         followed=("accuracy", "loss"),
@@ -137,6 +143,25 @@ TASKS: dict[str, TaskInfo] = {
         shown=("accuracy", "loss"),
         followed=("accuracy", "loss"),
         loaders={"SEQ_CLS": "AutoModelForMultipleChoice", "CAUSAL_LM": "AutoModelForCausalLM"},
+    ),
+    "image-classification": TaskInfo(
+        metrics=_OF_LABELS,
+        headlines=("accuracy",),
+        shown=("accuracy", "auc", "f1"),
+        followed=("accuracy", "loss"),
+        loaders={},
+    ),
+    "image-segmentation": TaskInfo(
+        metrics={
+            "dice": Metric("Dice", "Dice"),
+            "iou": Metric("IoU", "IoU"),
+            "pixel_accuracy": Metric("pixels", "pixel accuracy"),
+            "loss": _LOSS,
+        },
+        headlines=("dice",),
+        shown=("dice", "iou", "pixel_accuracy"),
+        followed=("dice", "loss"),
+        loaders={},
     ),
 }
 

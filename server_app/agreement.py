@@ -90,13 +90,15 @@ def _peft_fields(config: RunConfig, keys: Iterable[str]) -> list[_Field]:
     targets = sorted(config.lora.targets) if len(config.lora.targets) < _SHORTENED else None
 
     types = list(task_info(config).loaders)  # with several, the sites' base models decide
-    expected = {
+    expected: dict[str, Any] = {
         "peft_type": "LORA",
         "task_type": types[0] if len(types) == 1 else None,
         "r": config.lora.rank,
         "lora_alpha": config.lora.alpha,
         "target_modules": targets,
     }
+    if config.model.trainable == "all":  # nothing of PEFT's is exported
+        expected = {"task_type": expected["task_type"]}
 
     def field(key: str) -> _Field:
         def value(description: SiteDescription) -> Any:

@@ -9,8 +9,11 @@ import fedapp
 from fedapp.config import RunConfig
 from fedapp.exchange import SiteDescription
 from fedapp.faults import rehearsal
+from fedapp.how_to_load import loading_code
 from fedapp.registry import ALGORITHMS, METHODS
 from fedapp.tasks import columns, task_info
+
+LINE = "\n"
 
 
 def model_card(config: RunConfig, site: SiteDescription, summary: Mapping[str, Any]) -> str:
@@ -25,8 +28,15 @@ def model_card(config: RunConfig, site: SiteDescription, summary: Mapping[str, A
         Content of ``summary.json``.
     """
     base = str(site.peft_config.get("base_model_name_or_path") or site.base_model)
-    loader = task_info(config).loader(site.peft_config)
-    labels = f", num_labels={len(site.label_map)}" if site.label_map else ""
+    whole = config.model.trainable == "all"
+    code = loading_code(
+        task_info(config),
+        site.peft_config,
+        whole=whole,
+        base=f'"{base}"',
+        outputs=len(site.label_map),
+        folder="path/to/this/folder",
+    )
     targets = ", ".join(config.lora.targets)
     rank = f"rank {config.lora.rank}, alpha {config.lora.alpha:g}, on {targets}"
     if export := summary.get("export"):
@@ -34,24 +44,26 @@ def model_card(config: RunConfig, site: SiteDescription, summary: Mapping[str, A
             f"rank {export['rank']}, alpha {export['rank']}, on {targets}: the sum of all rounds, "
             f"with a relative error of {export['relative_error']:.2g}"
         )
+    if whole:
+        rank = "every weight"
     names = ", ".join(f"{number} = {label}" for number, label in enumerate(site.label_map))
     algorithm = config.federation.algorithm
     return f"""---
-library_name: peft
-base_model: {base}
-tags: [lora, federated-learning, fedapp, {config.method}]
+{"" if whole else f"library_name: peft{LINE}"}base_model: {base}
+tags: [{"" if whole else "lora, "}federated-learning, fedapp, {config.method}]
 ---
 
-# {summary["name"]}: a LoRA adapter trained by {len(summary["sites"])} sites together
+# {summary["name"]}: {_what(config)} trained by {len(summary["sites"])} sites together
 
-No record left any site: the sites exchanged adapters of {config.model.source} and their metrics.
+No record left any site: the sites exchanged {"weights" if whole else "adapters"} of \
+{config.model.source} and their metrics.
 {_rehearsal(config)}{_personal(config)}
 | | |
 |---|---|
 | method | `{config.method}`: {METHODS[config.method].summary} |
 | algorithm | `{algorithm}`: {ALGORITHMS[algorithm].summary} |
 | base model | `{site.base_model}`, digest `{site.base_model_digest}` |
-| adapter | {rank} |
+| {"trained" if whole else "adapter"} | {rank} |
 | task | {config.model.task}{f"; labels: {names}" if names else ""} |
 | rounds | {config.federation.rounds}, seed {config.seed} |
 | sites | {len(summary["sites"])} trained, {len(summary["held_out"])} held out |
@@ -59,9 +71,9 @@ No record left any site: the sites exchanged adapters of {config.model.source} a
 
 ## Test metrics
 
-Of this adapter as every site received it at the end (`received`), of each site's own model after
-its last local training, before the last merge (`personal`), and of a model that the site trained
-alone (`local-only`). Each site counts the same.
+Of this {"model" if whole else "adapter"} as every site received it at the end (`received`), of \
+each site's own model after its last local training, before the last merge (`personal`), and of a \
+model that the site trained alone (`local-only`). Each site counts the same.
 
 {_metrics(summary, config)}
 Measured on each site's own test records. Small test sets make these numbers uncertain, and nothing
@@ -70,16 +82,13 @@ here says that the model is fit for any clinical use.
 ## How to load
 
 ```python
-from peft import PeftModel
-from transformers import {loader}
-
-base = {loader}.from_pretrained("{base}"{labels})
-model = PeftModel.from_pretrained(base, "path/to/this/folder")
+{code}
 ```
 
 ## Licence
 
-An adapter is a derived work of its base model and of the records it was trained on: the licence of
+{_what(config)[:1].upper()}{_what(config)[1:]} is a derived work of its base model and of the \
+records it was trained on: the licence of
 `{site.base_model}` and the sites' data agreements apply. The software is Apache-2.0.
 """
 
@@ -88,6 +97,10 @@ def _rehearsal(config: RunConfig) -> str:
     """Say that sites attacked on purpose, if they did."""
     told = rehearsal(config)
     return f"\n**{told}.**\n" if told else ""
+
+
+def _what(config: RunConfig) -> str:
+    return "a whole model" if config.model.trainable == "all" else "a LoRA adapter"
 
 
 def _personal(config: RunConfig) -> str:

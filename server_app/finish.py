@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedapp.peft_format import save_peft
+from fedapp.exported import save_exported
 from fedapp.results import RunFolder, finite
 from server_app.card import model_card
 from server_app.log import log, warn
@@ -52,7 +52,7 @@ def _write_adapter(
         summary["export"] = {"rank": exported.peft_config["r"], "relative_error": exported.error}
     card = model_card(config, site, summary)
     peft_config = {**site.peft_config, **exported.peft_config}
-    save_peft(exported.adapter, folder.adapter, peft_config, card)
+    save_exported(config, exported.adapter, folder.adapter, peft_config, card)
     return summary
 
 

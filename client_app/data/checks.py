@@ -90,13 +90,14 @@ def check_site(data: SiteData, *, one_class: str) -> None:
                 f"{total}; add records or change data.validation-fraction and data.test-fraction",
                 site=data.site,
             )
-    content = schema_class(data.task).content
+    schema = schema_class(data.task)
+    content = schema.content
     check_disjoint(
         {name: list(map(content, records)) for name, records in data.splits.items()},
         "splits",
         data.site,
     )
-    if not data.label_map or one_class == "allow":
+    if not schema.labelled or one_class == "allow":
         return
     if len({record["label"] for record in data.splits["train"]}) < 2:
         raise DataError(

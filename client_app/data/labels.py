@@ -68,6 +68,24 @@ def resolve_label_map(table: Table, wanted: tuple[str, ...], *, may_find: bool =
     return labels
 
 
+def resolve_class_names(table: Table, wanted: tuple[str, ...]) -> list[str]:
+    """Return the names of a mask's classes: as configured, or as the source fixes them.
+
+    Raises
+    ------
+    ConfigError
+        If nobody names them: that a class occurs in no mask of a site says nothing.
+    DataError
+        If there are fewer than two, or one is named twice.
+    """
+    if not wanted and not table.label_map:
+        raise ConfigError(
+            "data.labels is empty: name the classes of the masks in the order of their numbers, "
+            "the background first, such as data.labels=background,tumour"
+        )
+    return resolve_label_map(table, wanted)
+
+
 def not_in_map(label: str, table: Table, row: int, site: str | None) -> DataError:
     """Return the error of a label that ``data.labels`` does not name, without the label itself."""
     comma = " (it holds a comma, which no label named there can)" if "," in label else ""

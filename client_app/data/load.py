@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from client_app.data.checks import check_disjoint, check_held_out, check_site, find_duplicates
-from client_app.data.labels import not_in_map, resolve_label_map
+from client_app.data.labels import not_in_map, resolve_class_names, resolve_label_map
 from client_app.data.partition import deal
 from client_app.data.schemas import schema_class
 from client_app.data.site_data import Record, SiteData
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 class _Dealt:
     table: Table
     label_map: list[str]
+    labelled: bool
     strata: list[int]
     sites: dict[str, list[int]]
     duplicates: dict[int, int]
@@ -85,13 +86,18 @@ def _deal(config: RunConfig, find_labels: bool = True) -> _Dealt:
     if not len(table):
         raise DataError(f"{table.name} holds no records: expected at least 1; check data.source")
     check_held_out(table, config.federation.held_out)
-    labelled = schema_class(config.model.task).labelled
+    schema = schema_class(config.model.task)
     label_map: list[str] = []
     bad: dict[str, DataError] = {}
-    if labelled:
+    if schema.labelled:
         label_map, strata = _labels(table, config, find_labels, bad)
     else:
         strata = _numbers(table)
+        if schema.names_classes:
+            label_map = resolve_class_names(table, config.data.labels)
+    for row, sentence in schema.check(table.examples, label_map):
+        site = _owner(table, row, config)
+        _blame(DataError(f"{table.name}, row {row + 1}: {sentence}", site=site), bad)
     duplicates = find_duplicates(table.contents)
     if duplicates and config.data.duplicates == "refuse":
         row, first = next(iter(duplicates.items()))
@@ -105,7 +111,7 @@ def _deal(config: RunConfig, find_labels: bool = True) -> _Dealt:
     sites = dict(sorted(deal(table, strata, kept, config.data, config.seed).items()))
     contents = table.contents
     check_disjoint({site: [contents[i] for i in rows] for site, rows in sites.items()}, "sites")
-    return _Dealt(table, label_map, strata, sites, duplicates, bad)
+    return _Dealt(table, label_map, schema.labelled, strata, sites, duplicates, bad)
 
 
 def _labels(
@@ -119,12 +125,20 @@ def _labels(
     index = {label: number for number, label in enumerate(label_map)}
     for row, label in enumerate(table.strata):
         if label not in index:
-            site = table.sites[row] if table.sites else None
-            error = not_in_map(label, table, row + 1, site)
-            if site is None:
-                raise error
-            bad.setdefault(site, error)
+            _blame(not_in_map(label, table, row + 1, _owner(table, row, config)), bad)
     return label_map, [index.get(label, -1) for label in table.strata]
+
+
+def _owner(table: Table, row: int, config: RunConfig) -> str | None:
+    """The site that a row goes to, where its source decides that."""
+    return table.sites[row] if table.sites and config.data.partition == "natural" else None
+
+
+def _blame(error: DataError, bad: dict[str, DataError]) -> None:
+    """Keep the first error of a site for itself; one that may concern any site ends the reading."""
+    if error.site is None:
+        raise error
+    bad.setdefault(error.site, error)
 
 
 def _numbers(table: Table) -> list[int]:
@@ -176,7 +190,7 @@ def _build(dealt: _Dealt, site: str, config: RunConfig) -> SiteData:
 
 
 def _record(dealt: _Dealt, row: int) -> Record:
-    label = {"label": dealt.strata[row]} if dealt.label_map else {}
+    label = {"label": dealt.strata[row]} if dealt.labelled else {}
     return {**dealt.table.examples[row].fields, **label}
 
 
@@ -189,7 +203,7 @@ def _notes(dealt: _Dealt, site: str, config: RunConfig) -> tuple[list[str], int]
         dropped = [row for row in dropped if dealt.table.sites[row] == site]
         where = "at this site"
     conflicts = sum(dealt.strata[r] != dealt.strata[dealt.duplicates[r]] for r in dropped)
-    if conflicts and dealt.label_map:  # a number of labels, so it stays in the site's own log
+    if conflicts and dealt.labelled:  # a number of labels, so it stays in the site's own log
         log.warning("site %s: %d of the dropped records have another label", site, conflicts)
     if dropped:
         noun = "record that repeats" if len(dropped) == 1 else "records that repeat"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -45,6 +45,8 @@ def deal(
         return _natural(table, kept)
     if data.partition == "stratum":
         return _by_stratum(table, kept)
+    if data.partition == "groups":
+        return _groups(table, kept, data.sites, derive_seed(seed, "partition", data.partition))
     if data.sites > len(kept):
         raise DataError(
             f"{table.name}: {len(kept)} records cannot be dealt to {data.sites} sites; "
@@ -56,8 +58,7 @@ def deal(
         if data.partition == "iid"
         else _dirichlet(table, strata, kept, data, draw)
     )
-    width = len(str(data.sites))
-    return {f"site-{i + 1:0{width}d}": sorted(part) for i, part in enumerate(parts)}
+    return _named(parts)
 
 
 def _natural(table: Table, kept: Sequence[int]) -> dict[str, list[int]]:
@@ -81,6 +82,26 @@ def _natural(table: Table, kept: Sequence[int]) -> dict[str, list[int]]:
             part = partitioner.load_partition(number)
             sites[partitioner.partition_id_to_natural_id[number]] = sorted(part["index"])
     return sites
+
+
+def _groups(table: Table, kept: Sequence[int], sites: int, seed: int) -> dict[str, list[int]]:
+    """Deal whole natural sites, such as writers, to ``sites`` groups of as many each."""
+    members = _natural(table, kept)
+    if sites > len(members):
+        raise DataError(
+            f"{table.name}: {len(members)} sites of its own cannot be dealt to {sites} groups; "
+            "lower data.sites"
+        )
+    order = np.random.default_rng(seed).permutation(sorted(members)).tolist()
+    return _named(
+        [row for name in group for row in members[name]] for group in np.array_split(order, sites)
+    )
+
+
+def _named(parts: Iterable[Sequence[int]]) -> dict[str, list[int]]:
+    dealt = [sorted(part) for part in parts]
+    width = len(str(len(dealt)))
+    return {f"site-{i + 1:0{width}d}": part for i, part in enumerate(dealt)}
 
 
 def _by_stratum(table: Table, kept: Sequence[int]) -> dict[str, list[int]]:

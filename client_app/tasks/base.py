@@ -30,7 +30,7 @@ class Task(Protocol):
     ``prepare`` runs once per site (tokenising), ``collate`` once per batch (padding).
     """
 
-    peft_task_type: str  # "SEQ_CLS", "CAUSAL_LM", ...
+    peft_task_type: str | None  # "SEQ_CLS", "CAUSAL_LM", ...; None: PEFT has no word for it
 
     def load_base_model(self, path: str, **options: Any) -> nn.Module:
         """Load the pre-trained weights, with a fresh seeded head where the task has one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,12 +15,14 @@ from fedapp.cli.console import say
 from fedapp.cli.home import Home
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.exported import is_exported, load_exported, save_exported
 from fedapp.paths import user_path
-from fedapp.peft_format import CONFIG_FILE, load_peft, read_peft_config, save_peft
+from fedapp.peft_format import read_peft_config
 from fedapp.registry import load_half
 from fedapp.report import write_report
 from fedapp.results import RunFolder
-from fedapp.tasks import TASKS
+from fedapp.tasks import task_info
+from fedapp.whole_format import WEIGHTS_FILE
 
 # Loaded on demand: the coordinator's installation has neither the site's half nor torch.
 _MERGE = "client_app.export:merge_into_base"
@@ -62,6 +64,7 @@ def export(
 ) -> None:
     """Copy the trained adapter as a folder that plain PEFT loads, after checking it.
 
+    Of a run with model.trainable = "all" it is the state dict of all weights, as safetensors.
     With --merged the result is a whole model, for plain transformers.
 
     Example: fedapp export runs/latest --to my-adapter
@@ -76,17 +79,21 @@ def export(
 
 
 def _export_adapter(folder: RunFolder, to: Path) -> None:
-    source = folder.adapter
-    if not (source / CONFIG_FILE).is_file():
+    config, source = _config(folder), folder.adapter
+    if not is_exported(config, source):
         raise ConfigError(
             f"{folder.path} holds no adapter yet; it is written when the run completes"
         )
-    adapter = load_peft(source)
+    adapter = load_exported(config, source)
     card = source / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
-    save_peft(adapter, to, read_peft_config(source), text)
+    whole = config.model.trainable == "all"
+    save_exported(config, adapter, to, {} if whole else read_peft_config(source), text)
     say(f"Wrote {to.resolve()}: {adapter.size} numbers, digest {adapter.digest()}")
-    say(f'Next: PeftModel.from_pretrained(base_model, "{to}")')
+    if whole:
+        say(f'Next: safetensors.torch.load_model(base_model, "{to / WEIGHTS_FILE}")')
+    else:
+        say(f'Next: PeftModel.from_pretrained(base_model, "{to}")')
 
 
 def _export_merged(folder: RunFolder, target: Path) -> None:
@@ -98,12 +105,24 @@ def _export_merged(folder: RunFolder, target: Path) -> None:
             "half is installed (`pip install 'fedapp[site]'`)"
         ) from None
     say(f"Wrote {merge_into_base(folder.path, target)}")
-    loader = TASKS[_task(folder)].loader(read_peft_config(folder.adapter))
-    say(f'Next: {loader}.from_pretrained("{target}")')
+    say(f"Next: {_next(folder, target)}")
 
 
-def _task(folder: RunFolder) -> str:
-    return RunConfig.from_flat(folder.read_config()["settings"]).model.task
+def _next(folder: RunFolder, target: Path) -> str:
+    """One line of Python that loads a whole model."""
+    config = _config(folder)
+    task = task_info(config)
+    if task.on_images:
+        told: dict[str, Any] = next(iter(folder.read_config()["sites"].values()), {})
+        outputs = len(told.get("label_map", []))
+        return f'client_app.image_nets.load_net("{target}", outputs={outputs})'
+    whole = config.model.trainable == "all"
+    peft_config = {} if whole else read_peft_config(folder.adapter)
+    return f'{task.loader(peft_config)}.from_pretrained("{target}")'
+
+
+def _config(folder: RunFolder) -> RunConfig:
+    return RunConfig.from_flat(folder.read_config()["settings"])
 
 
 def version() -> None:

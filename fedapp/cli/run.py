@@ -166,7 +166,7 @@ def _conclude(verdict: Verdict, folder: Path) -> None:
         _write_report(folder)
     if verdict.exit_code == 0:
         say(f"Results: {folder}")
-        say(f"Next: open {report}, or `fedapp export {folder} --to my-adapter` for plain PEFT")
+        say(f"Next: open {report}, or `fedapp export {folder} --to my-adapter`")
         return
     resumable = any((folder / "checkpoint").glob("round-*"))
     fail(verdict.error, f"continue with `fedapp run --resume {folder}`" if resumable else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedapp.how_to_load import loading_code
 from fedapp.report import tables
 from fedapp.report.agreement import agreement_section
 from fedapp.report.cost import cost_section
@@ -270,14 +271,9 @@ def _next(run: RunData) -> Html:
             join(element("dt", "adapter digest"), element("dd", element("code", str(digest))))
         )
     use = [
-        element("h3", "Use the adapter"),
-        element(
-            "p", "With plain PEFT, in this run's folder; adapter_config.json names the base model:"
-        ),
-        element(
-            "pre",
-            element("code", _USE.format(loader=_loader(run), base=_base(run), labels=_labels(run))),
-        ),
+        element("h3", f"Use the {'model' if run.whole else 'adapter'}"),
+        element("p", _where(run)),
+        element("pre", element("code", _code(run))),
     ]
     resume = [
         element("h3", "Resume"),
@@ -298,27 +294,27 @@ def _next(run: RunData) -> Html:
     )
 
 
-_USE = """\
-from peft import PeftModel
-from transformers import {loader}
-
-base = {loader}.from_pretrained({base}{labels})
-model = PeftModel.from_pretrained(base, "adapter")"""
+def _where(run: RunData) -> str:
+    if run.whole:
+        return "In this run's folder; the base model gives the form and what was not trained:"
+    return "With plain PEFT, in this run's folder; adapter_config.json names the base model:"
 
 
-def _loader(run: RunData) -> str:
-    """The class of transformers that loads the base model for the adapter."""
-    settings = run.told("peft_config")
-    return run.task.loader(settings if isinstance(settings, dict) else {})
+def _code(run: RunData) -> str:
+    told = run.told("peft_config")
+    return loading_code(
+        run.task,
+        told if isinstance(told, dict) else {},
+        whole=run.whole,
+        base=_base(run),
+        outputs=run.classes or 0,
+        folder="adapter",
+    )
 
 
 def _base(run: RunData) -> str:
     """The base model as a Python literal."""
     source = str(run.told("base_model") or run.settings.get("model.source", ""))
-    if source and not source.startswith("embedded:"):
+    if source and (run.task.on_images or not source.startswith("embedded:")):
         return repr(source.partition("@")[0])
     return "base_model_name_or_path"  # as in adapter_config.json
-
-
-def _labels(run: RunData) -> str:
-    return f", num_labels={run.classes}" if run.classes else ""

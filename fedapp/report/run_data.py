@@ -122,6 +122,11 @@ class RunData:
         return TASKS.get(str(self.settings.get("model.task")), TASKS["sequence-classification"])
 
     @property
+    def whole(self) -> bool:
+        """Whether every weight was trained."""
+        return self.settings.get("model.trainable") == "all"
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The metrics of a model in the tables, the headline first."""
         tokens = self.settings.get("train.generate-tokens")

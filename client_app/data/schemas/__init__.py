@@ -12,6 +12,8 @@ SCHEMAS: dict[str, str] = {
     "sequence-classification": "client_app.data.schemas.classification:ClassificationSchema",
     "causal-lm": "client_app.data.schemas.instruction:InstructionSchema",
     "multiple-choice": "client_app.data.schemas.multiple_choice:MultipleChoiceSchema",
+    "image-classification": "client_app.data.schemas.images:ImageClassificationSchema",
+    "image-segmentation": "client_app.data.schemas.images:SegmentationSchema",
 }
 
 

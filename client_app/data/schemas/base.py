@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,8 @@ class Schema(ABC):
 
     labelled = False
     """Whether ``stratum`` is a label, so that there is a label map."""
+    names_classes = False
+    """Whether there is a label map though no record has one label: the classes of a mask."""
     settings: tuple[str, ...]
     """The settings that name the columns, for messages."""
 
@@ -86,6 +88,25 @@ class Schema(ABC):
     @abstractmethod
     def content(record: Mapping[str, Any]) -> str:
         """Return what identifies a record, as in `Example`."""
+
+    @classmethod
+    def check(
+        cls, examples: Sequence[Example], label_map: Sequence[str]
+    ) -> Iterator[tuple[int, str]]:
+        """Find what a row alone does not show: beside the others, or beside the label map.
+
+        Parameters
+        ----------
+        examples : sequence of Example
+            All of a source, at least one.
+        label_map : sequence of str
+
+        Yields
+        ------
+        (int, str)
+            Index of a row, and what is wrong with it as a sentence.
+        """
+        yield from ()
 
     @classmethod
     def marks(cls, record: Mapping[str, Any], label_map: Sequence[str]) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
+
 from fedapp.errors import DataError
 
 
@@ -64,6 +66,8 @@ def read_category(value: Any, where: str, site: str | None, what: str = "a value
 
 def kind(value: Any) -> str:
     """Say what a value is without showing it."""
+    if isinstance(value, np.ndarray):
+        return "an array"
     if value is None or value != value or value == "":
         return "nothing"
     if isinstance(value, str):

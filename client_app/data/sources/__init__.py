@@ -30,6 +30,8 @@ EMBEDDED: dict[str, Embedded] = {
     "sentiment-choices": Embedded(
         "multiple-choice", "client_app.data.sources.choices_sentiment:read_sentiment_choices"
     ),
+    "digits": Embedded("image-classification", "client_app.data.sources.digits:read_digits"),
+    "mni": Embedded("image-segmentation", "client_app.data.sources.mni:read_mni"),
 }
 
 

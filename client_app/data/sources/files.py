@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def read_files(data: DataSection, schema: Schema) -> Table:
     """Read ``data.source`` with the columns named in the settings.
 
-    The site column is only needed, and only read, for ``data.partition = natural``.
+    The site column is only needed, and only read, for ``data.partition = natural`` and ``groups``.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def read_files(data: DataSection, schema: Schema) -> Table:
 
 
 def _read(path: Path, data: DataSection, schema: Schema) -> Table:
-    natural = data.partition == "natural"
+    natural = data.partition in ("natural", "groups")
 
     def wanted(names: Collection[str]) -> list[str]:
         return list(

@@ -1,4 +1,4 @@
-"""Read named columns from CSV, JSONL, Parquet, or a folder that `datasets` saved.
+"""Read named columns from CSV, JSONL, Parquet, numpy's npz, or a folder that `datasets` saved.
 
 Messages never hold the content of a record. Nor do they hold the names of the columns that are
 there: the first line of a file without a header is a patient. Those go to this machine's log.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from client_app.data.sources.arrays import read_npz
 from fedapp.errors import DataError
 
 Columns = dict[str, list[Any]]
@@ -207,10 +208,19 @@ def _read_datasets_folder(path: Path, wanted: _Wanted) -> Columns:
                 values, feature = list(part[name]), part.features[name]
             except UnicodeDecodeError:
                 raise _not_utf8(path) from None
+            except OSError as error:
+                raise DataError(
+                    f"{path.name}, column '{name}': a picture cannot be read "
+                    f"({type(error).__name__}); write the folder again without it"
+                ) from None
             if isinstance(feature, ClassLabel) and feature.names:
                 values = [_class_name(feature.names, value) for value in values]
             found[name] += values
     return found
+
+
+def _read_npz(path: Path, wanted: _Wanted) -> Columns:
+    return read_npz(path, wanted.columns, lambda name, names: _require(path, name, names, wanted))
 
 
 def _class_name(names: list[str], value: Any) -> Any:
@@ -223,6 +233,7 @@ READERS: dict[str, Callable[[Path, _Wanted], Columns]] = {
     ".tsv": _read_csv,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
+    ".npz": _read_npz,
 }
 
 

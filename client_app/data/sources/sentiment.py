@@ -6,14 +6,13 @@ vaderSentiment (its wheel lacks it).
 
 from __future__ import annotations
 
-import hashlib
 import io
 import tarfile
 from pathlib import Path
 
 from client_app.data.schemas.classification import labelled_texts
+from client_app.data.sources.pinned import pinned_path, read_pinned
 from client_app.data.table import Table
-from fedapp.cache import cache_folder
 from fedapp.errors import DataError
 
 ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
@@ -35,7 +34,7 @@ WEAKEST = 0.5  # mean ratings run from -4 to 4; nearer to 0 the raters disagree 
 
 def archive_path() -> Path:
     """Where the archive is expected: ``downloads/`` in the cache folder."""
-    return cache_folder() / "downloads" / ARCHIVE
+    return pinned_path(ARCHIVE)
 
 
 def read_sentiment() -> Table:
@@ -46,19 +45,8 @@ def read_sentiment() -> Table:
     DataError
         If the archive is absent or is not the pinned file.
     """
-    path = archive_path()
-    try:
-        content = path.read_bytes()
-    except OSError:
-        raise DataError(
-            f"embedded:sentiment needs {ARCHIVE} in the cache folder, which is not there; run "
-            f"`make sentiment` or {DOWNLOAD}"
-        ) from None
-    if hashlib.sha256(content).hexdigest() != SHA256:
-        raise DataError(
-            f"embedded:sentiment: {ARCHIVE} in the cache folder has an unexpected SHA-256 "
-            f"(expected {SHA256}); delete it and run {DOWNLOAD}"
-        )
+    remedy = f"`make sentiment` or {DOWNLOAD}"
+    content = read_pinned("embedded:sentiment", ARCHIVE, SHA256, remedy)
     texts: list[str] = []
     labels: list[str] = []
     sites: list[str] = []

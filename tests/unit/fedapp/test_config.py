@@ -139,6 +139,20 @@ def test_a_name_longer_than_a_folder_may_be_is_refused() -> None:
             "must stay below 1, got 0.5 + 0.5",
         ),
         ({"lora.targets": " , "}, "lora.targets is empty"),
+        ({"model.trainable": "all"}, "method subspace-reg works on pairs; choose one of fedavg,"),
+        (
+            {"model.trainable": "all", "method": "ffa-lora"},
+            "there are no LoRA pairs, and method ffa-lora works on pairs",
+        ),
+        (
+            {"model.trainable": "all", "method": "fedavg", "federation.interference": True},
+            "federation.interference is measured on LoRA pairs",
+        ),
+        (
+            {"model.trainable": "all", "method": "fedavg", "model.quantization": "4bit"},
+            "weights of 4bit cannot be trained",
+        ),
+        ({"model.task": "causal-lm", "data.labels": "a,b"}, "model.task is causal-lm, which has"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(flat: dict[str, Any], words: str) -> None:
@@ -344,7 +358,7 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:
 
 def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
     """Settle what settings must agree on; to leave such draws out would leave few."""
-    if flat["model.task"] != "sequence-classification":
+    if flat["model.task"] in ("causal-lm", "multiple-choice"):
         flat["data.labels"] = ""
     if METHODS[flat["method"]].personal:
         flat["federation.held-out"] = ""
@@ -357,6 +371,10 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
         flat["scaffold.variate"] = "gradients"
     if METHODS[flat["method"]].moves_basis and ALGORITHMS[flat["federation.algorithm"]].fixed_basis:
         flat["federation.algorithm"] = "fedavg"
+    if METHODS[flat["method"]].on_pairs or flat["federation.interference"]:
+        flat["model.trainable"] = "lora"
+    if flat["model.trainable"] == "all":
+        flat["model.quantization"] = "none"
     tokens = min(flat["train.generate-tokens"], flat["model.max-length"] - 1)
     return {**flat, "train.generate-tokens": tokens}
 
@@ -391,10 +409,12 @@ def another(setting: Setting) -> Any:
 
 @pytest.mark.parametrize("key", [k for k in ALL if k != "model.task"])  # of which there is one
 def test_the_digest_changes_with_exactly_the_settings_that_a_round_depends_on(key: str) -> None:
-    config = RunConfig.from_flat({key: another(ALL[key])})
+    # Not every method can train all weights.
+    usual = RunConfig(method="fedavg" if key == "model.trainable" else RunConfig().method)
+    config = usual.with_changes({key: another(ALL[key])})
 
-    assert config != RunConfig()
-    assert (config.digest() == RunConfig().digest()) == (key in NEUTRAL)
+    assert config != usual
+    assert (config.digest() == usual.digest()) == (key in NEUTRAL)
 
 
 def test_what_the_digest_leaves_out_are_settings() -> None:

@@ -40,6 +40,8 @@ def test_a_metric_means_the_same_in_every_task() -> None:
         ("multiple-choice", 32, ("accuracy", "loss")),
         ("causal-lm", 32, ("rouge_l", "exact_match", "loss", "token_accuracy", "perplexity")),
         ("causal-lm", 0, ("token_accuracy", "loss", "perplexity")),
+        ("image-classification", 32, ("accuracy", "auc", "f1")),
+        ("image-segmentation", 32, ("dice", "iou", "pixel_accuracy")),
     ],
 )
 def test_tables_begin_with_the_headline(task: str, tokens: int, expected: tuple[str, ...]) -> None:

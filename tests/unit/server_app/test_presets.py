@@ -68,3 +68,17 @@ def test_pflalign_is_as_printed() -> None:
     assert (method.base, method.factor, method.gate) == ("sgd", "recursion", "coordinate")
     assert not method.bias_correction
     assert (config.train.clip_norm, config.train.weight_decay) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["digits", "writers", "brain"])
+def test_networks_for_images_are_trained_whole(name: str) -> None:
+    config = load(name)
+
+    assert (config.method, config.model.trainable) == ("fedavg", "all")
+    segmentation = config.model.task == "image-segmentation"
+    assert config.model.source == "embedded:" + (
+        "tiny-unet" if segmentation else {"digits": "tiny-cnn", "writers": "conv4"}[name]
+    )
+    assert config.data.partition == {"digits": "dirichlet", "writers": "groups"}.get(
+        name, "natural"
+    )

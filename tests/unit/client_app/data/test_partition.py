@@ -27,9 +27,9 @@ def spread(parts: dict[str, list[int]]) -> float:
     return max(shares) - min(shares)
 
 
-@pytest.mark.parametrize("partition", ["natural", "iid", "dirichlet"])
+@pytest.mark.parametrize("partition", ["natural", "iid", "dirichlet", "groups"])
 def test_every_kept_record_goes_to_exactly_one_site(partition: str) -> None:
-    parts = dealt(partition=partition, sites=5)
+    parts = dealt(partition=partition, sites=3 if partition == "groups" else 5)
 
     assert sorted(i for part in parts.values() for i in part) == KEPT
 
@@ -49,6 +49,25 @@ def test_natural_keeps_a_site_that_lost_every_record() -> None:
 
     assert deal(TABLE, LABELS, only_a, DataSection(), 0) == {"A": only_a, "B": [], "C": []}
     assert deal(TABLE, LABELS, [], DataSection(), 0) == {"A": [], "B": [], "C": []}
+
+
+def test_groups_are_whole_natural_sites_drawn_by_the_seed() -> None:
+    writers = [f"writer {i % 11}" for i in range(N)]
+    table = Table("t", EXAMPLES, writers)
+
+    def groups(seed: int) -> list[set[str]]:
+        parts = deal(table, LABELS, KEPT, DataSection(partition="groups", sites=4), seed)
+        assert list(parts) == ["site-1", "site-2", "site-3", "site-4"]
+        return [{writers[i] for i in part} for part in parts.values()]
+
+    assert sorted(len(group) for group in groups(0)) == [2, 3, 3, 3]
+    assert sum(len(group) for group in groups(0)) == len(set(writers))
+    assert groups(0) == groups(0) != groups(1)
+
+
+def test_groups_need_as_many_natural_sites() -> None:
+    with pytest.raises(DataError, match="3 sites of its own cannot be dealt to 4 groups"):
+        dealt(partition="groups", sites=4)
 
 
 def test_natural_needs_a_source_with_sites() -> None:
