@@ -27,7 +27,7 @@ def check_trainable(config: RunConfig) -> None:
             "model.trainable is all, so that there are no LoRA pairs, and method "
             f"{config.method} works on pairs; choose one of {', '.join(fitting)}"
         )
-    if config.federation.interference:
+    if config.federation.interference or config.federation.interference_each:
         raise ConfigError(
             "model.trainable is all, and federation.interference is measured on LoRA pairs; "
             "set it to false"

@@ -10,6 +10,7 @@ from pathlib import Path
 from fedapp.config import RunConfig, Scalar, read_toml
 from fedapp.errors import ConfigError
 from fedapp.paths import user_path
+from fedapp.text import clean
 
 _PAIR = re.compile(r"""\s*([^\s=]+)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^\s]*)""")
 _PATHS = ("data.source", "model.source", "output-dir", "resume")
@@ -63,8 +64,9 @@ def _pairs(option: str, types: Mapping[str, type]) -> dict[str, Scalar]:
     while position < len(text):
         match = _PAIR.match(text, position)
         if match is None:
+            rest = clean(text[position:].strip())
             raise ConfigError(
-                f"'{text[position:].strip()}' is not a setting; write key=value, for example "
+                f"'{rest}' is not a setting; write key=value, for example "
                 '-c "method=fedavg train.batch-size=8", put a value with spaces in quotes, '
                 "as in \"data.source='my notes.csv'\", or name a .toml file"
             )

@@ -356,6 +356,10 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:
     )  # fmt: skip
 
 
+def measures_interference(flat: dict[str, Any]) -> bool:
+    return bool(flat["federation.interference"] or flat["federation.interference-each"])
+
+
 def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
     """Settle what settings must agree on; to leave such draws out would leave few."""
     if flat["model.task"] in ("causal-lm", "multiple-choice"):
@@ -364,6 +368,7 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
         flat["federation.held-out"] = ""
     if METHODS[flat["method"]].peer_rule:
         flat |= {"federation.algorithm": "fedavg", "federation.interference": False}
+        flat["federation.interference-each"] = False
         flat |= {"federation.gsnr": 0, "lightyear.preset": "default"}
     if set(flat["faults.sites"].split(",")) & set(flat["federation.held-out"].split(",")):
         flat["faults.sites"] = ""
@@ -371,7 +376,7 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
         flat["scaffold.variate"] = "gradients"
     if METHODS[flat["method"]].moves_basis and ALGORITHMS[flat["federation.algorithm"]].fixed_basis:
         flat["federation.algorithm"] = "fedavg"
-    if METHODS[flat["method"]].on_pairs or flat["federation.interference"]:
+    if METHODS[flat["method"]].on_pairs or measures_interference(flat):
         flat["model.trainable"] = "lora"
     if flat["model.trainable"] == "all":
         flat["model.quantization"] = "none"

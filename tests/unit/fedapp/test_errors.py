@@ -61,6 +61,7 @@ def test_exit_codes_are_those_documented():
     assert codes == {
         "FedappError": 1,
         "TrainingError": 1,
+        "ProvisionError": 2,
         "SiteStateError": 1,
         "SiteUnavailable": 1,
         "TaskCancelled": 1,

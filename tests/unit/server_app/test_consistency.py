@@ -69,7 +69,9 @@ def test_where_nothing_moves_they_are_left_out() -> None:
 
 @pytest.mark.parametrize("method", [name for name, m in METHODS.items() if not m.peer_rule])
 def test_methods_that_keep_the_basis_report_them(method: str) -> None:
-    federation = regressions(quadratic_config(method=method, train__learning_rate=0.02))
+    federation = regressions(
+        quadratic_config(method=method, train__learning_rate=0.02, fltrust__root="site-0")
+    )
     for number in (1, 2):
         bases_of(federation, number)
         before = federation.strategy.adapter
