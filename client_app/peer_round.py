@@ -117,11 +117,10 @@ def publish(at: PeerSite, report: Report | None = None) -> Half:
         report=report,
     )
     trained = training.payloads["adapter"]
-    sent = trained
     # Should nothing come of the second half, the site goes on alone. Where there is a letter there
     # is this state.
     _save(at, {"trained": trained, "model": trained, "metrics": {}})
-    letter = write_letter(instruction.site, sent, at.terms, config.federation.codec)
+    letter = write_letter(instruction.site, trained, at.terms, config.federation.codec)
     at.mailbox.send(instruction.round, letter)
     return Half(
         {f"received/{split}": metrics for split, metrics in _splits(known).items()},
