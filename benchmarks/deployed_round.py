@@ -23,17 +23,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.machine import describe
 
 HERE = Path(__file__).resolve().parent
 RESULT = HERE / "results" / "deployed_round.json"
@@ -209,17 +209,7 @@ def main() -> None:
         "settings": settings,
         "repeats": args.repeats,
         **found,
-        "versions": {
-            "python": platform.python_version(),
-            **{each: version(each) for each in ("flwr", "torch", "grpcio", "numpy")},
-        },
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "platform": platform.platform(),
-            "load_average_before": load_before,
-            "load_average_after": os.getloadavg(),
-        },
+        **describe(load_before, "flwr", "torch", "grpcio", "numpy"),
     }
     args.output.parent.mkdir(exist_ok=True)
     args.output.write_text(json.dumps(document, indent=1) + "\n")

@@ -15,14 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET  # of pytest itself
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from benchmarks.machine import describe
 
 HERE = Path(__file__).resolve().parent
 RESULT = HERE / "results" / "resume.json"
@@ -52,17 +52,7 @@ def main() -> None:
         "killed": len(rows),
         "passed": code == 0,
         "runs": rows,
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("flwr", "ray", "torch", "numpy")},
-        },
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "platform": platform.platform(),
-            "load_average_before": load_before,
-            "load_average_after": os.getloadavg(),
-        },
+        **describe(load_before, "flwr", "ray", "torch", "numpy"),
     }
     args.output.parent.mkdir(exist_ok=True)
     args.output.write_text(json.dumps(document, indent=1) + "\n")

@@ -33,6 +33,7 @@ from fedapp.config_ditto import DittoSection
 from fedapp.config_dysco import DyscoSection
 from fedapp.config_faults import FaultsSection
 from fedapp.config_lightyear import LightyearSection
+from fedapp.config_merging import SubspaceRegSection, SvdSection
 from fedapp.config_p2p import P2pSection
 from fedapp.config_pflalign import PflalignSection
 from fedapp.config_relations import check_relations
@@ -263,32 +264,6 @@ class FederationSection(Section):
     )
     keep_checkpoints: int = setting(2, "newest checkpoints kept", ge=1, le=1000)
     progress_interval: float = setting(5.0, "time between progress lines", "s", gt=0)
-
-
-class SvdSection(Section):
-    """Method svd."""
-
-    factorisation: Literal["symmetric", "orthonormal-a", "orthonormal-b"] = setting(
-        "symmetric", "where the singular values go; orthonormal-a is FlexLoRA"
-    )
-    preserve_norm: bool = setting(False, "rescale so that truncation keeps the Frobenius norm")
-
-
-class SubspaceRegSection(Section):
-    """Method subspace-reg (arXiv 2606.22724)."""
-
-    mu: float = setting(0.1, "weight of mu/2 ||s B A - DW_g||_F^2", ge=0, le=1e6)
-    alpha: float = setting(0.01, "weight of alpha/2 ||B - B_g||_F^2", ge=0, le=1e6)
-    lambda_: float = setting(1e-5, "weight of lambda/2 (||A||^2 + ||B||^2)", ge=0, le=1e6)
-    average_layers: bool = setting(
-        False, "divide the penalty by the number of pairs, as the released code does"
-    )
-    norm_cap: float = setting(
-        0.0, "largest Frobenius norm of a site's parameter change per round; 0: none", ge=0
-    )
-    preserve_norm: Literal["none", "a", "split"] = setting(
-        "a", "restore the norm lost by truncation: on A (B stays orthonormal) or split over both"
-    )
 
 
 class RunConfig(Section):
