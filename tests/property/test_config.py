@@ -56,10 +56,10 @@ def spelled(value: Any, rng: random.Random) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
-        ways = [f"{value}", f"{value:_}", f"+{value}", f"{value:#x}", f"{value:#o}", f"{value:#b}"]
+        ways = [f"{value}", f"{value:_}", f"{value:+}", f"{value:#x}", f"{value:#o}", f"{value:#b}"]
         return rng.choice(ways)
     if isinstance(value, float):
-        return rng.choice([f"{value!r}", f"{value:.17e}", f"+{value!r}"])
+        return rng.choice([f"{value!r}", f"{value:.17e}", f"{value:+}"])
     ways = [toml.literal(value), "".join(["'''", value, "'''"])]
     if "," in value and value:
         ways.append("[" + ", ".join(map(toml.literal, value.split(","))) + ",]")

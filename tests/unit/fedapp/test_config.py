@@ -372,7 +372,7 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
         flat |= {"federation.gsnr": 0, "lightyear.preset": "default"}
     if set(flat["faults.sites"].split(",")) & set(flat["federation.held-out"].split(",")):
         flat["faults.sites"] = ""
-    if flat["train.optimizer"] != "sgd":
+    if flat["train.optimizer"] != "sgd" or flat["method"] == "pflalign":
         flat["scaffold.variate"] = "gradients"
     if METHODS[flat["method"]].moves_basis and ALGORITHMS[flat["federation.algorithm"]].fixed_basis:
         flat["federation.algorithm"] = "fedavg"
