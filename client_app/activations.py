@@ -56,7 +56,7 @@ class LayerInput:
         """Count more rows; ``most`` of them are expected in all."""
         self.tokens += len(rows_tn)
         if rows_tn.shape[1] <= most:
-            square_nn = rows_tn.T @ rows_tn
+            square_nn = _square(rows_tn)
             self.gram_nn = square_nn if self.gram_nn is None else self.gram_nn + square_nn
         else:
             self.h_tn = rows_tn if self.h_tn is None else torch.cat([self.h_tn, rows_tn])
@@ -107,6 +107,9 @@ class Sample:
         Tokens to count, exactly, if there are as many. Padding is never among them.
     seed : int
         Of the choice.
+    complete : callable, optional
+        Given every distinct input as soon as all its tokens are counted, while the layers behind
+        it are still to come; see `LayerInput.tokens` for one that more are counted of thereafter.
     """
 
     def __init__(
@@ -118,6 +121,7 @@ class Sample:
         *,
         tokens: int,
         seed: int,
+        complete: Callable[[LayerInput], object] | None = None,
     ) -> None:
         self._resident, self._config = resident, config
         rng = np.random.default_rng(seed)
@@ -129,7 +133,7 @@ class Sample:
         size = min(BATCH, config.train.eval_batch_size)
         self._more = self._choose(drawn, size, missing, rng)
         self._items = drawn
-        self._hooks = _Hooks(self._seen.count + self._more.count)
+        self._hooks = _Hooks(self._seen.count + self._more.count, complete)
         self._passed = 0
 
     @contextmanager
@@ -196,8 +200,8 @@ class _Chosen:
 class _Hooks:
     """Counts the rows that every layer is given."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, complete: Callable[[LayerInput], object] | None) -> None:
+        self._most, self._complete = most, complete
         self._found: dict[str, LayerInput] = {}  # by the layer that saw it first
         self._shared: dict[str, str] = {}  # layer -> layer that saw its input first
         self._seen: list[tuple[weakref.ref[Tensor], str]] = []
@@ -252,6 +256,8 @@ class _Hooks:
             rows_tn = self._rows(name, h.flatten(0, -2)).float()
             found = self._found.setdefault(name, LayerInput([name]))
             found.add(rows_tn, self._most)
+        if self._complete is not None and found.tokens == self._most:
+            self._complete(found)
 
     def _rows(self, name: str, h_pn: Tensor) -> Tensor:
         start = self._passed[name] % max(1, len(self._mask))  # a layer may stand at several depths
@@ -290,6 +296,14 @@ def _choose(masks: Sequence[Tensor], tokens: int, rng: np.random.Generator) -> l
         chosen.append(some)
         start += count
     return chosen
+
+
+def _square(rows_tn: Tensor) -> Tensor:
+    """Return ``H^T H``; numpy's BLAS computes but half of a matrix that is symmetric."""
+    if rows_tn.device.type == "cpu":
+        array_tn = rows_tn.numpy()
+        return torch.from_numpy(array_tn.T @ array_tn)
+    return rows_tn.T @ rows_tn
 
 
 def _real(batch: Mapping[str, Tensor]) -> Tensor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
@@ -44,8 +46,53 @@ def activation_seed(config: RunConfig, site: str, round: int) -> int:
     return derive_seed(config.seed, "activations", site, round)
 
 
+class Decompositions:
+    """Decomposes what one layer sees while the model computes the layers behind it.
+
+    In a thread of its own: an eigen-decomposition holds no lock of Python's. Ends with the block.
+
+    Parameters
+    ----------
+    config : RunConfig
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._settings, self._rows = config.dysco, _rows(config)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bases")
+        self._started: dict[int, tuple[int, Future[Subspace]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def start(self, found: LayerInput) -> None:
+        """Take an input that is complete, see `client_app.activations.Sample`."""
+        if self._settings.basis == "rotated":
+            future = self._thread.submit(_subspace, found, self._rows, self._settings)
+            self._started[id(found)] = found.tokens, future
+
+    def subspace(self, found: LayerInput) -> Subspace:
+        """Return an input's insensitive subspace, computed now unless it was started."""
+        tokens, future = self._started.get(id(found), (0, None))
+        if future is None or tokens != found.tokens:  # a layer that stands at several depths
+            return _subspace(found, self._rows, self._settings)
+        return future.result()
+
+
 def site_bases(
-    inputs: Sequence[LayerInput], config: RunConfig, *, site: str, round: int
+    inputs: Sequence[LayerInput],
+    config: RunConfig,
+    *,
+    site: str,
+    round: int,
+    decompositions: Decompositions | None = None,
 ) -> SiteBases:
     """Return directions that a model's activations do not use.
 
@@ -60,12 +107,17 @@ def site_bases(
     config : RunConfig
     site : str
     round : int
+    decompositions : Decompositions, optional
+        What was started before, with the same settings.
     """
-    settings, rows = config.dysco, config.dysco.rows or config.lora.rank
+    if decompositions is None:
+        with Decompositions(config) as decompositions:
+            return site_bases(inputs, config, site=site, round=round, decompositions=decompositions)
+    rows = _rows(config)
     bases: dict[str, Any] = {}
     shares = []
     for found in inputs:
-        subspace = None if settings.basis == "eigh" else _subspace(found, rows, settings)
+        subspace = None if config.dysco.basis == "eigh" else decompositions.subspace(found)
         if subspace is not None:
             shares.append(subspace.dimension / subspace.v_nk.shape[0])
         for layer in found.layers:
@@ -76,6 +128,10 @@ def site_bases(
     if shares:
         numbers["insensitive_share"] = float(np.mean(shares))
     return SiteBases(Adapter({}, bases), numbers)
+
+
+def _rows(config: RunConfig) -> int:
+    return config.dysco.rows or config.lora.rank
 
 
 def _subspace(found: LayerInput, rows: int, settings: DyscoSection) -> Subspace:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from client_app import peer_round
 from client_app.activations import Sample, Watch
 from client_app.algorithms.compose import build_rule
-from client_app.bases import activation_seed, site_bases
+from client_app.bases import Decompositions, activation_seed, site_bases
 from client_app.data import SiteData
 from client_app.description import describe
 from client_app.evaluation import evaluate
@@ -123,16 +123,25 @@ class LocalSite:
         items = self._training_items(work)
         work.resident.parameters.load(work.receive()["adapter"])
         measured = "validation" in instruction.splits
-        sample = Sample(
-            work.resident,
-            self._items(work, "validation") if measured else [],
-            items,
-            config,
-            tokens=config.dysco.tokens,
-            seed=activation_seed(config, self.data.site, instruction.round),
-        )
-        metrics, seconds = self._measure(work, "received", watch=sample.watch if measured else None)
-        found = site_bases(sample.inputs(), config, site=self.data.site, round=instruction.round)
+        with Decompositions(config) as decompositions:
+            sample = Sample(
+                work.resident,
+                self._items(work, "validation") if measured else [],
+                items,
+                config,
+                tokens=config.dysco.tokens,
+                seed=activation_seed(config, self.data.site, instruction.round),
+                complete=decompositions.start,
+            )
+            watch = sample.watch if measured else None
+            metrics, seconds = self._measure(work, "received", watch=watch)
+            found = site_bases(
+                sample.inputs(),
+                config,
+                site=self.data.site,
+                round=instruction.round,
+                decompositions=decompositions,
+            )
         # Always fp32: rounded rows are not orthonormal.
         bases = {"bases": pack(found.bases, "fp32")}
         numbers = {**found.numbers, "evaluation_seconds": seconds}

@@ -37,21 +37,32 @@ def stack_pairs(pairs: Sequence[LoraPair], weights: Sequence[float]) -> LoraPair
     weights : sequence of float
         Used as they are, not normalised.
     """
-    groups: list[tuple[LoraPair, np.ndarray]] = []  # a pair with its A, and the fp64 sum of B
+    groups: list[list[tuple[LoraPair, float]]] = []  # pairs of one A, with their factors
     for pair, weight in zip(pairs, weights, strict=True):
         if not pair.b_mr.any():
             continue
-        b_mr = np.multiply(pair.b_mr, weight * pair.scaling, dtype=np.float64)
-        for first, total_mr in groups:
-            if first.a_rn is pair.a_rn or np.array_equal(first.a_rn, pair.a_rn):
-                total_mr += b_mr
+        part = pair, weight * pair.scaling
+        for group in groups:
+            a_rn = group[0][0].a_rn
+            if a_rn is pair.a_rn or np.array_equal(a_rn, pair.a_rn):
+                group.append(part)
                 break
         else:
-            groups.append((pair, b_mr))
+            groups.append([part])
     if not groups:
         return LoraPair(np.zeros_like(pairs[0].b_mr), pairs[0].a_rn, 1.0)
-    b_mq = np.hstack([b_mr for _, b_mr in groups]).astype(np.float32)
-    return LoraPair(b_mq, np.concatenate([pair.a_rn for pair, _ in groups]), 1.0)
+    b_mq = np.hstack([_sum_of_b(group) for group in groups])
+    return LoraPair(b_mq, np.concatenate([group[0][0].a_rn for group in groups]), 1.0)
+
+
+def _sum_of_b(group: Sequence[tuple[LoraPair, float]]) -> Array:
+    """Return ``sum_k f_k B_k``, in fp64 and rounded at the end."""
+    if len(group) == 1 and group[0][1] == 1.0:
+        return group[0][0].b_mr
+    total_mr = np.zeros(group[0][0].b_mr.shape)
+    for pair, factor in group:
+        total_mr += np.multiply(pair.b_mr, factor, dtype=np.float64)
+    return total_mr.astype(np.float32)
 
 
 def stack_adapters(adapters: Sequence[Adapter], weights: Sequence[float]) -> Adapter:

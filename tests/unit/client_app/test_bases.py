@@ -6,8 +6,9 @@ import torch
 from tiny_residents import by_hand, items_of
 from tiny_residents import tiny_resident as make
 
-from client_app.activations import collect_inputs
-from client_app.bases import activation_seed, site_bases
+from client_app.activations import LayerInput, Sample, collect_inputs
+from client_app.bases import Decompositions, activation_seed, site_bases
+from client_app.evaluation import evaluate
 from client_app.folding import Folding
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.subspaces import orthonormality_error
@@ -53,6 +54,63 @@ def test_every_layer_site_and_round_has_its_own_rotation_in_one_subspace(tmp_pat
     eigh = config.with_changes({"dysco.basis": "eigh"})
     one, two = propose(resident, eigh, round=1).bases, propose(resident, eigh, round=2).bases
     assert one.digest() == two.digest(), "all tokens are looked at, so nothing is drawn"
+
+
+def looked_at(resident, config, complete, tokens=1024):
+    """What a site's evaluation shows, with the training records for what is missing."""
+    items = items_of(resident)
+    seed = activation_seed(config, "north", 1)
+    sample = Sample(
+        resident, items[:2], items[2:], config, tokens=tokens, seed=seed, complete=complete
+    )
+    evaluate(resident, items[:2], config, resident.device, sample.watch)
+    return sample.inputs()
+
+
+@pytest.mark.parametrize("tokens", [1024, 9])
+def test_what_was_started_during_the_forward_pass_is_the_same(tmp_path, tokens):
+    resident, config = make(tmp_path, "bert", **{"dysco.tokens": tokens})
+    later = site_bases(looked_at(resident, config, None, tokens), config, site="north", round=1)
+    with Decompositions(config) as started:
+        inputs = looked_at(resident, config, started.start, tokens)
+        sooner = site_bases(inputs, config, site="north", round=1, decompositions=started)
+    assert sooner.bases.digest() == later.bases.digest()
+
+
+def test_an_input_is_complete_once_and_before_the_layers_behind_it(tmp_path):
+    resident, config = make(tmp_path, "bert")
+    seen, order = [], []
+    names = list(resident.parameters.layers)
+    handle = resident.parameters.layers[names[-1]].register_forward_hook(
+        lambda *_: order.append("last layer")
+    )
+    inputs = looked_at(resident, config, lambda found: (seen.append(found), order.append("input")))
+    handle.remove()
+    assert [id(found) for found in seen] == [id(found) for found in inputs]
+    assert order.index("input") < len(order) - 1 - order[::-1].index("last layer")
+
+
+def test_rows_that_come_after_an_input_was_complete_are_not_forgotten(tmp_path):
+    _, config = make(tmp_path, "bert")
+    rng = torch.Generator().manual_seed(0)
+    found = LayerInput(["layer"])
+    found.add(torch.randn(40, 32, generator=rng), 40)
+    with Decompositions(config) as started:
+        started.start(found)
+        found.add(torch.randn(40, 32, generator=rng), 40)
+        basis = site_bases([found], config, site="north", round=1, decompositions=started)
+    again = site_bases([found], config, site="north", round=1)
+    assert basis.bases.digest() == again.bases.digest()
+
+
+def test_activations_that_are_not_finite_are_told_from_the_thread_too(tmp_path):
+    _, config = make(tmp_path, "bert")
+    found = LayerInput(["layer"])
+    found.add(torch.full((40, 32), torch.nan), 40)
+    with Decompositions(config) as started:
+        started.start(found)
+        with pytest.raises(ValueError, match="finite"):
+            started.subspace(found)
 
 
 def test_more_rows_but_never_more_than_features(tmp_path):
