@@ -42,6 +42,7 @@ from client_app.models import load_resident
 from client_app.runtime import compute_settings
 from client_app.training import train
 from fedapp.adapter import Adapter, LoraPair
+from fedapp.blas import single_thread
 from fedapp.config import RunConfig
 from fedapp.subspaces import (
     fuse_bases,
@@ -111,7 +112,7 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
         "accept": _accept(config, initial, delta, work),
     }
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in parts}
-    with compute_settings(config.train, resident.device):
+    with compute_settings(config.train, resident.device), single_thread():
         for repetition in range(repetitions + 1):
             for name, work in parts.items():
                 seconds = timed(work)

@@ -56,7 +56,7 @@ class LayerInput:
         """Count more rows; ``most`` of them are expected in all."""
         self.tokens += len(rows_tn)
         if rows_tn.shape[1] <= most:
-            square_nn = _square(rows_tn)
+            square_nn = rows_tn.T @ rows_tn
             self.gram_nn = square_nn if self.gram_nn is None else self.gram_nn + square_nn
         else:
             self.h_tn = rows_tn if self.h_tn is None else torch.cat([self.h_tn, rows_tn])
@@ -296,14 +296,6 @@ def _choose(masks: Sequence[Tensor], tokens: int, rng: np.random.Generator) -> l
         chosen.append(some)
         start += count
     return chosen
-
-
-def _square(rows_tn: Tensor) -> Tensor:
-    """Return ``H^T H``; numpy's BLAS computes but half of a matrix that is symmetric."""
-    if rows_tn.device.type == "cpu":
-        array_tn = rows_tn.numpy()
-        return torch.from_numpy(array_tn.T @ array_tn)
-    return rows_tn.T @ rows_tn
 
 
 def _real(batch: Mapping[str, Tensor]) -> Tensor:

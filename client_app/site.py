@@ -28,6 +28,7 @@ from client_app.runtime import compute_settings
 from client_app.state import Kept, SiteStates, site_states
 from client_app.training import Report, train
 from fedapp.adapter import Adapter
+from fedapp.blas import single_thread
 from fedapp.codec import pack
 from fedapp.config import RunConfig
 from fedapp.errors import (
@@ -123,7 +124,7 @@ class LocalSite:
         items = self._training_items(work)
         work.resident.parameters.load(work.receive()["adapter"])
         measured = "validation" in instruction.splits
-        with Decompositions(config) as decompositions:
+        with single_thread(), Decompositions(config) as decompositions:
             sample = Sample(
                 work.resident,
                 self._items(work, "validation") if measured else [],

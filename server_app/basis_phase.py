@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from flwr.serverapp import Grid
 
 from fedapp.adapter import Adapter
+from fedapp.blas import single_thread
 from fedapp.errors import MissingReplies, UpdateRefused
 from fedapp.exchange import Action, Instruction, Metrics, Reply
 from fedapp.validation import check_bases
-from server_app.blas import single_thread
 from server_app.collect import Collected, Problem, Tick, collect
 from server_app.log import warn
 from server_app.packer import Packer, RunPlace, site_config

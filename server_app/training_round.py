@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from flwr.serverapp import Grid
 
 from fedapp.adapter import Adapter
+from fedapp.blas import single_thread
 from fedapp.config import RunConfig
 from fedapp.errors import MergeRefused, MissingReplies, UpdateRefused
 from fedapp.exchange import Action, Instruction, Metrics, Reply
 from fedapp.validation import check_update
 from server_app.basis_phase import gather_bases
-from server_app.blas import single_thread
 from server_app.collect import POLL_SECONDS, Problem, Tick, collect
 from server_app.log import log, names, warn
 from server_app.packer import NOWHERE, Packer, RunPlace, site_config

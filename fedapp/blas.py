@@ -1,4 +1,4 @@
-"""One thread for the linear algebra of the merges."""
+"""One thread for the linear algebra of merges and bases."""
 
 from __future__ import annotations
 

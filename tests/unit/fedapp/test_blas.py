@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from server_app.blas import single_thread
+from fedapp.blas import single_thread
 from server_app.training_round import merge_usable
 
 
