@@ -34,8 +34,10 @@ docker run --rm --network none --user "$uid:$gid" -v "$demo:/demo" \
 # Compose reads .env beside docker-compose.yml; what is in it already stays.
 env=$here/../.env
 if [ ! -e "$env" ]; then
-    printf 'FEDAPP_UID=%s\nFEDAPP_GID=%s\nFEDAPP_CORE_IMAGE=%s\nFEDAPP_SITE_IMAGE=%s\n' \
-        "$uid" "$gid" "$core" "$site" > "$env"
+    nginx=nginx:1.28-alpine
+    if docker image inspect fedapp-nginx >/dev/null 2>&1; then nginx=fedapp-nginx; fi
+    printf 'FEDAPP_%s=%s\n' UID "$uid" GID "$gid" CORE_IMAGE "$core" SITE_IMAGE "$site" \
+        NGINX_IMAGE "$nginx" > "$env"
     echo "Wrote .env"
 fi
 echo "Next: docker-compose up -d, then deploy/run.sh"

@@ -1,0 +1,70 @@
+"""One run of the consortium, from its beginning to its end: ``job.py [SETTINGS ...]``.
+
+Runs in the container `flwr` of docker-compose.yml, for deploy/run.sh. Exit code 0 if and only if the
+run completed: `flwr run --stream` alone says 0 for a failed one too. A SuperLink that is away for
+less than a minute does not end it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+APP, CONNECTION = "/app", "fedapp"
+# The labels in the order of embedded:heart, so that all hospitals number them alike.
+OURS = "output-dir='/runs' data.labels='no heart disease,heart disease' federation.min-sites=3"
+COMPLETED = "finished:completed"
+PATIENCE = 120.0  # seconds without an answer of the SuperLink
+STEP = 2.0
+
+
+def main(settings: Sequence[str]) -> int:
+    """Start the run, show its log, return its exit code."""
+    given = [option for each in (OURS, *settings) if each for option in ("--run-config", each)]
+    began = ask("run", APP, CONNECTION, *given)
+    if "run-id" not in began:
+        print(f"error: the run was not accepted: {began['error']}", file=sys.stderr)
+        return 1
+    run = str(began["run-id"])
+    print(f"Run {run} has begun; it goes on if this ends.", flush=True)
+    subprocess.run(["flwr", "log", run, CONNECTION], check=False)
+    # The log ends with the run, or with its connection.
+    ended = end_of(run)
+    print(ended["status"], ended["status-details"], flush=True)
+    return 0 if ended["status"] == COMPLETED else 1
+
+
+def end_of(run: str) -> dict[str, Any]:
+    """Wait for the end of a run and return Flower's row of it."""
+    last = time.monotonic()
+    while True:
+        found = ask("list", CONNECTION, "--run-id", run)
+        if rows := found.get("runs"):
+            last = time.monotonic()
+            if rows[0]["status"].startswith("finished"):
+                return dict(rows[0])
+        elif time.monotonic() - last > PATIENCE:
+            sys.exit(f"error: the SuperLink does not tell about run {run}: {found['error']}")
+        time.sleep(STEP)
+
+
+def ask(*arguments: str) -> dict[str, Any]:
+    """Return the answer of a ``flwr`` command, or its words under ``error``."""
+    command = ["flwr", *arguments, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        answer = {}
+    if done.returncode == 0 and answer.get("success"):
+        return answer
+    words = answer.get("error-message") or done.stderr.strip() or done.stdout.strip()
+    return {"error": words}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
