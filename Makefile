@@ -15,7 +15,7 @@ BENCHMARKS := $(basename $(notdir $(wildcard benchmarks/*.py)))
 # start. One after the other, as for a debugger: make test ARGS="-n 0 -k name".
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -rs
 
-.PHONY: setup sentiment smollm2 images run test test-slow bench lint format clean clean-all
+.PHONY: setup sentiment smollm2 images run test test-slow compose-test bench lint format clean clean-all
 
 setup: .venv/.installed .venv/.demo
 
@@ -27,6 +27,10 @@ test: setup
 
 test-slow: setup
 	@$(PYTEST) --durations 20 -m "(slow or chaos) and not docker and not gpu" $(ARGS)
+
+# Real containers: installs and starts an engine if none is running (root or sudo), builds both images.
+compose-test: setup
+	@tests/deployment/with_engine.sh $(ARGS)
 
 bench: setup
 	@for name in $(BENCHMARKS); do echo "$$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done

@@ -1,8 +1,8 @@
 """One run of the consortium, from its beginning to its end: ``job.py [SETTINGS ...]``.
 
-Runs in the container `flwr` of docker-compose.yml, for deploy/run.sh. Exit code 0 if and only if the
-run completed: `flwr run --stream` alone says 0 for a failed one too. A SuperLink that is away for
-less than a minute does not end it.
+Runs in the container `flwr` of docker-compose.yml, for deploy/run.sh. Exit code 0 if and only if
+the run completed: `flwr run --stream` alone says 0 for a failed one too. A SuperLink that is away
+for less than two minutes does not end it.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from engine import EngineError, containers, docker, inspect
 from interface import ROOT
 from stack_run import StackRun
@@ -33,6 +34,7 @@ TINY = {
     "federation.local-only": False,
 }  # fmt: skip
 """Settings for a run whose rounds take seconds: for faults, not for learning."""
+HEALTH_INTERVAL = "5s"
 _FILES = (
     "docker-compose.yml", "pyproject.toml", "README.md", "LICENSE",
     "fedapp", "client_app", "server_app", "deploy",
@@ -76,11 +78,22 @@ class Stack:
                 shutil.copytree(ROOT / each, folder / each, ignore=ignored)
             else:
                 shutil.copy2(ROOT / each, folder / each)
-        self._files = ["docker-compose.yml"]
+        self._files = ["docker-compose.yml", "quick.yml"]
+        (folder / "quick.yml").write_text(self._quick(), encoding="utf-8")
         if overlay:
             (folder / "overlay.yml").write_text(overlay, encoding="utf-8")
             self._files.append("overlay.yml")
         self._environment["COMPOSE_FILE"] = os.pathsep.join(self._files)
+
+    @property
+    def uid(self) -> str:
+        """The account of all containers, by number."""
+        return self._values()["FEDAPP_UID"]
+
+    @property
+    def gid(self) -> str:
+        """The group of all containers, by number."""
+        return self._values()["FEDAPP_GID"]
 
     # ---- the whole
 
@@ -142,6 +155,12 @@ class Stack:
         joined = f"--network={self.name}_{network}"
         label = f"--label=com.docker.compose.project={self.name}"
         return docker("run", "--rm", joined, label, *given, check=check, timeout=timeout)
+
+    def address(self, service: str, network: str) -> str:
+        """Return a service's IP address on a network of the project."""
+        networks = inspect(self.container(service))["NetworkSettings"]["Networks"]
+        found: str = networks[f"{self.name}_{network}"]["IPAddress"]
+        return found
 
     def kill(self, service: str, signal: str = "KILL") -> None:
         """Send a signal to a service's first process, as its restart policy does not see it."""
@@ -231,6 +250,20 @@ class Stack:
             if time.monotonic() >= end:
                 raise AssertionError(f"waited {within:.0f} s in vain for {what}")
             time.sleep(0.5)
+
+    def _values(self) -> dict[str, str]:
+        lines = (self.folder / ".env").read_text(encoding="utf-8").splitlines()
+        return dict(line.split("=", 1) for line in lines) | self._environment
+
+    def _quick(self) -> str:
+        """Health is looked at more often than in earnest, so that tests need not wait."""
+        text = (self.folder / "docker-compose.yml").read_text(encoding="utf-8")
+        services = {
+            name: {"healthcheck": {"interval": HEALTH_INTERVAL}}
+            for name, service in yaml.safe_load(text)["services"].items()
+            if "healthcheck" in service
+        }
+        return str(yaml.safe_dump({"services": services}))
 
     def _call(self, *command: str, timeout: float) -> str:
         done = subprocess.run(

@@ -1,0 +1,172 @@
+"""What containers may do and reach, tried from inside them; the files only say what they should."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from engine import docker, inspect
+from stack import CORE, HOSPITALS, SITE, STAYING, Stack
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+PYTHON = [name for name in STAYING if name != "coordinator"]
+SUPERNODES = [f"supernode-{name}" for name in HOSPITALS]
+
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=4).close()
+    print("reached")
+except OSError as error:
+    print(type(error).__name__)
+"""
+CALL = """
+import http.client, ssl, sys
+context = ssl.create_default_context(cafile="/etc/fedapp/authority.pem")
+call = http.client.HTTPSConnection("coordinator", 8443, context=context, timeout=10)
+call.request(sys.argv[1], sys.argv[2], b"")
+print(call.getresponse().status)
+"""
+
+
+@pytest.mark.parametrize("service", STAYING)
+def test_a_container_has_no_right_but_to_do_its_work(stack: Stack, service: str) -> None:
+    said = stack.exec(service, "cat", "/proc/1/status").stdout
+    status = dict(line.split(":\t", 1) for line in said.splitlines() if ":\t" in line)
+    assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1"
+    assert set(status["Uid"].split()) == {stack.uid}
+    assert set(status["Gid"].split()) == {stack.gid}
+    assert stack.uid != "0"
+
+
+@pytest.mark.parametrize("service", STAYING)
+def test_nothing_of_an_image_can_be_changed(stack: Stack, service: str) -> None:
+    for place in ("/", "/etc", "/etc/fedapp", "/usr/bin"):
+        done = stack.exec(service, "touch", f"{place}/x", check=False)
+        assert done.returncode != 0
+        assert "Read-only file system" in done.stderr or "Permission denied" in done.stderr
+    root = stack.exec(service, "touch", "/etc/x", user="0:0", check=False)
+    assert "Read-only file system" in root.stderr, "not even by root"
+
+
+@pytest.mark.parametrize("service", STAYING)
+def test_nobody_in_a_container_is_root_or_an_account_of_the_host(
+    stack: Stack, service: str
+) -> None:
+    rows = docker("top", stack.container(service), "-eo", "uid,comm").stdout.splitlines()[1:]
+    assert rows
+    assert {row.split()[0] for row in rows} == {stack.uid}
+
+
+@pytest.mark.parametrize("service", STAYING)
+def test_a_container_is_limited(stack: Stack, service: str) -> None:
+    host = inspect(stack.container(service))["HostConfig"]
+    assert host["Memory"] > 0
+    assert host["NanoCpus"] > 0
+    assert host["PidsLimit"] > 0
+    assert not host["Privileged"]
+    assert not host["PortBindings"]
+
+
+@pytest.mark.parametrize("service", SUPERNODES)
+def test_a_supernode_cannot_read_the_records(stack: Stack, service: str) -> None:
+    """It runs code that comes from outside: what it can open is all that the code can open."""
+    for path in ("/data/records.csv", "/data", "/state", "/state/site/audit.jsonl"):
+        done = stack.exec(service, "cat", path, check=False)
+        assert done.returncode != 0
+    find = ["find", "/", "-xdev", "-name", "records.csv"]
+    assert stack.exec(service, *find, check=False).stdout == ""
+    mounts = {mount["Destination"] for mount in inspect(stack.container(service))["Mounts"]}
+    assert mounts == {
+        "/etc/fedapp/join.toml", "/etc/fedapp/authority.pem", "/run/fedapp",
+        "/etc/fedapp/secrets/supernode.key",
+    }  # fmt: skip
+
+
+def test_a_site_reads_its_own_records_and_cannot_change_them(stack: Stack) -> None:
+    assert stack.exec("site-hungary", "head", "-1", "/data/records.csv").stdout
+    done = stack.exec("site-hungary", "sh", "-c", "echo x >> /data/records.csv", check=False)
+    assert "Read-only file system" in done.stderr
+    assert stack.exec("site-hungary", "ls", "/data").stdout.split() == ["records.csv"]
+
+
+def test_a_site_has_no_key_and_no_way_out(stack: Stack) -> None:
+    assert stack.exec("site-hungary", "ls", "/etc/fedapp/secrets", check=False).returncode != 0
+    for name in ("coordinator", "superlink", "supernode-hungary"):
+        said = stack.exec("site-hungary", "python", "-c", CONNECT, name, "8443").stdout.strip()
+        assert said == "gaierror", "the name is not even known there"
+    address = stack.address("coordinator", "hungary")
+    said = stack.exec("site-hungary", "python", "-c", CONNECT, address, "8443").stdout.strip()
+    assert said in ("TimeoutError", "OSError")
+
+
+def test_the_gate_lets_the_fleet_api_through_and_nothing_else(stack: Stack) -> None:
+    def status(method: str, path: str) -> str:
+        return stack.exec("supernode-hungary", "python", "-c", CALL, method, path).stdout.strip()
+
+    assert status("GET", "/health") == "200"
+    assert status("POST", "/v1/fleet/pull-messages") not in ("403", "404")
+    for path in ("start-run", "list-runs", "register-node", "list-nodes", "stop-run"):
+        assert status("POST", f"/v1/control/{path}") == "404"
+    assert status("POST", "/v1/runtime/acquire-task") == "404"
+    assert status("POST", "/v1/fleet/../control/start-run") == "404"
+    assert status("GET", "/docs") == "404"
+
+
+@pytest.mark.parametrize("service", SUPERNODES)
+def test_a_hospital_reaches_neither_the_superlink_nor_another_hospital(
+    stack: Stack, service: str
+) -> None:
+    """Neither by name nor by address: the control API is on another network."""
+
+    def reach(target: str, port: int) -> str:
+        return stack.exec(service, "python", "-c", CONNECT, target, str(port)).stdout.strip()
+
+    own = service.removeprefix("supernode-")
+    assert reach("coordinator", 8443) == "reached"
+    for other in ("superlink", "superexec", *(f"supernode-{n}" for n in HOSPITALS if n != own)):
+        assert reach(other, 8000) == "gaierror"
+    for place, network in (
+        ("superlink", "inside"),
+        *((f"supernode-{n}", n) for n in HOSPITALS if n != own),
+    ):
+        assert reach(stack.address(place, network), 8000) in ("TimeoutError", "OSError")
+    assert reach("1.1.1.1", 443) in ("TimeoutError", "OSError"), "no way to the world either"
+
+
+def test_from_inside_the_same_calls_do_reach(stack: Stack) -> None:
+    """So that what does not reach above is not a mistake of the test."""
+    said = stack.exec("superexec", "python", "-c", CONNECT, "superlink", "8000").stdout
+    assert said.strip() == "reached"
+
+
+def test_keys_are_files_and_no_environment(stack: Stack) -> None:
+    for service in STAYING:
+        found = inspect(stack.container(service))
+        words = json.dumps([found["Config"]["Env"], found["Config"]["Cmd"]])
+        assert "PRIVATE KEY" not in words
+        assert "secret" not in " ".join(found["Config"]["Env"]).lower()
+
+
+@pytest.mark.parametrize(("image", "torch"), [(CORE, False), (SITE, True)])
+def test_an_image_lists_what_is_in_it(stack: Stack, image: str, torch: bool) -> None:
+    done = docker("run", "--rm", "--entrypoint", "cat", image, "/opt/fedapp/sbom.json")
+    document = json.loads(done.stdout)
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5")
+    kinds = {part["purl"].split("/")[0] for part in document["components"]}
+    named = {part["name"]: part["version"] for part in document["components"]}
+    assert "pkg:pypi" in kinds
+    assert named["flwr"] == "1.42.0"
+    assert ("torch" in named) is torch
+    assert "pip" not in named
+
+
+def test_the_image_without_torch_is_small() -> None:
+    size = json.loads(docker("image", "inspect", CORE).stdout)[0]["Size"]
+    assert size < 600e6
+
+
+def test_an_image_runs_as_no_root_of_itself(images: None) -> None:
+    for image in (CORE, SITE):
+        assert docker("run", "--rm", "--entrypoint", "id", image, "-u").stdout.strip() == "49999"

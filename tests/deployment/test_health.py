@@ -1,0 +1,64 @@
+"""Health as the engine sees it: alive, and of use, are two things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from stack import HOSPITALS, STAYING, Stack
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+
+
+def test_all_that_works_is_healthy(stack: Stack) -> None:
+    for service in STAYING:
+        assert stack.state(service)["Running"]
+        assert stack.health(service)[0] in ("healthy", "none")
+    for name, site in HOSPITALS.items():
+        assert stack.health(f"supernode-{name}")[1] == "connected to coordinator:8443"
+        assert stack.health(f"site-{name}")[1].startswith(f"{site}, fedapp 0.1.0: ")
+
+
+def test_a_supernode_that_has_given_up_is_alive_and_told_to_be_offline(
+    stacks: Callable[..., Stack],
+) -> None:
+    """Flower's SuperNode ends its work at an answer it does not expect, and its process stays."""
+    stack = stacks()
+    services = ("superlink", "coordinator", "site-hungary", "supernode-hungary")
+    stack.up(*services)
+    gate = stack.folder / "deploy" / "nginx.conf"
+    text = gate.read_text(encoding="utf-8")
+    line = 'if ($request_uri !~ "^/v1/fleet/[a-z-]+$") { return 404; }'
+    assert line in text
+
+    # Written in place: a mounted file stays the one that was mounted.
+    gate.write_text(text.replace(line, "return 501;"), encoding="utf-8")
+    stack.kill("coordinator", "HUP")
+    stack.wait_until(
+        lambda: stack.health("supernode-hungary")[0] == "unhealthy", 120, "an unhealthy SuperNode"
+    )
+    assert stack.health("supernode-hungary")[1] == (
+        "alive, but offline: no connection to coordinator:8443"
+    )
+    assert stack.state("supernode-hungary")["Running"]
+    assert stack.restarts("supernode-hungary") == 0
+    assert stack.health("site-hungary")[0] == "healthy", "of it nothing is wrong"
+
+    gate.write_text(text, encoding="utf-8")
+    stack.kill("coordinator", "HUP")
+    stack.stop("supernode-hungary")
+    stack.start("supernode-hungary")
+    stack.wait_healthy("supernode-hungary", within=120)
+
+
+def test_a_site_whose_process_hangs_is_unhealthy(stack: Stack) -> None:
+    place = "site-long-beach"
+    send = "kill -{} $(cat /proc/1/task/1/children)"  # of the first process, which is docker's init
+    stack.exec(place, "sh", "-c", send.format("STOP"))
+    try:
+        stack.wait_until(lambda: stack.health(place)[0] == "unhealthy", 120, "an unhealthy site")
+        assert "does not answer" in stack.health(place)[1]
+        assert stack.state(place)["Running"]
+    finally:
+        stack.exec(place, "sh", "-c", send.format("CONT"))
+    stack.wait_healthy(place, within=120)
