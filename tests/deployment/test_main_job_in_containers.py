@@ -7,7 +7,6 @@ the merge and threads are the same, and so is every byte of the result.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,7 @@ def deployed(stack: Stack) -> StackRun:
 
 
 @pytest.fixture(scope="module")
-def simulated(
-    stack: Stack, deployed: StackRun, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
+def simulated(stack: Stack, deployed: StackRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same on one machine in one process: same seed, same three hospitals, same records."""
     desk = Desk(tmp_path_factory.mktemp("desk"))
     lines: list[str] = []
@@ -55,7 +52,7 @@ def simulated(
     )  # fmt: skip
     desk.fedapp("stop", ROOT)
     assert done.returncode == 0, done.stderr
-    yield desk.here / "runs" / "main"
+    return desk.here / "runs" / "main"
 
 
 def test_the_run_folder_is_on_the_host_and_complete(stack: Stack, deployed: StackRun) -> None:
@@ -68,10 +65,8 @@ def test_the_run_folder_is_on_the_host_and_complete(stack: Stack, deployed: Stac
 
 
 def test_the_adapter_has_the_bits_of_the_simulations(deployed: StackRun, simulated: Path) -> None:
-    files = [
-        folder / "adapter" / "adapter_model.safetensors" for folder in (deployed.folder, simulated)
-    ]
-    assert files[0].read_bytes() == files[1].read_bytes()
+    file = Path("adapter") / "adapter_model.safetensors"
+    assert (deployed.folder / file).read_bytes() == (simulated / file).read_bytes()
     assert (
         deployed.summary()["adapter_digest"]
         == json.loads((simulated / "summary.json").read_text())["adapter_digest"]
@@ -95,9 +90,7 @@ def test_plain_peft_loads_the_adapter(deployed: StackRun) -> None:
 
 def test_both_sides_wrote_down_the_same_updates(stack: Stack, deployed: StackRun) -> None:
     """What a hospital's audit log says has left is what the coordinator's says was merged."""
-    merged = [
-        row for row in audited((deployed.folder / "audit.jsonl").read_text("utf-8"), "merged")
-    ]
+    merged = audited((deployed.folder / "audit.jsonl").read_text(encoding="utf-8"), "merged")
     assert [row["round"] for row in merged] == list(range(1, ROUNDS + 1))
     for service, site in HOSPITALS.items():
         said = stack.exec(f"site-{service}", "cat", "/state/site/audit.jsonl").stdout
