@@ -34,7 +34,7 @@ TINY = {
     "federation.local-only": False,
 }  # fmt: skip
 """Settings for a run whose rounds take seconds: for faults, not for learning."""
-HEALTH_INTERVAL = "5s"
+HEALTH_INTERVAL = "10s"
 _FILES = (
     "docker-compose.yml", "pyproject.toml", "README.md", "LICENSE",
     "fedapp", "client_app", "server_app", "deploy",
