@@ -7,6 +7,7 @@ These commands have no such options: without every file there is no process.
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -108,6 +109,7 @@ def supernode_command(config: JoinConfig) -> list[str]:
         "coordinator": config.coordinator,
     }
     return [
+        sys.executable, "-P", str(Path(__file__).with_name("supernode.py")),
         program("flower-supernode"),
         "--superlink", config.superlink,
         "--root-certificates", str(config.authority),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from engine import answers, has_image
 from stack import CORE, NGINX, SITE, Stack
+from stack_faults import LONG
+from stack_run import StackRun
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +29,12 @@ def stack(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         yield one
     finally:
         one.down()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(stack: Stack) -> StackRun:
+    """A run that nothing befalls, begun when first asked for: others are held against it."""
+    return stack.run("undisturbed", **LONG, **{"federation.rounds": 4})
 
 
 @pytest.fixture

@@ -61,7 +61,8 @@ def test_the_supernode_has_tls_its_key_and_its_site(coordinator: Coordinator) ->
     from flwr.common.config import parse_config_args
 
     command = supernode(coordinator)
-    options = _parse_args_run_supernode().parse_args(command[1:])
+    place = command.index(str(start.program("flower-supernode")))
+    options = _parse_args_run_supernode().parse_args(command[place + 1 :])
 
     assert not options.insecure
     assert options.superlink == "fl.test:8000"
