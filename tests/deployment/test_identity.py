@@ -23,7 +23,7 @@ from fedapp.certificates import Issuer
 from fedapp.provision.folder import Folder
 from fedapp.provision.keys import read_peer_key
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 NETWORK = "cleveland"  # whose SuperNode is at home there; the strangers stand beside it
 YESTERDAY = "yesterday"  # a coordinator whose certificate has expired

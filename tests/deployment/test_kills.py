@@ -11,7 +11,7 @@ from stack_run import StackRun
 
 from fedapp.results import RunFolder
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 ROUNDS = {"federation.rounds": 4}
 AWAY = 20.0  # seconds

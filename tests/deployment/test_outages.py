@@ -13,7 +13,7 @@ from stack_run import StackRun
 from fedapp.audit import verify
 from fedapp.results import RunFolder
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 PATIENCE = 30.0  # seconds for a round's replies
 FEDERATION = {

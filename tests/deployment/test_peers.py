@@ -14,7 +14,7 @@ from stack_faults import crash_container
 from fedapp.peft_format import load_peft
 from fedapp.report.ledgers import read_ledgers
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 STAYS, CUT, KILLED = NAMES = ("Cleveland", "Hungary", "VA Long Beach")
 ROUNDS = 24

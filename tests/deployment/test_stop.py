@@ -13,7 +13,7 @@ from stack_faults import LONG, Witness
 from fedapp.audit import verify
 from fedapp.results import RunFolder
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 ROUNDS = {"federation.rounds": 2}
 GRACE = 10.0  # seconds

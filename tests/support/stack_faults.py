@@ -13,7 +13,7 @@ from stack_run import StackRun
 
 LONG = {
     "model.source": "embedded:tiny-encoder", "model.max-length": 32, "lora.rank": 2,
-    "train.threads": 1, "train.device": "cpu", "train.local-epochs": 10, "train.max-steps": 60,
+    "train.threads": 1, "train.device": "cpu", "train.local-epochs": 20, "train.max-steps": 120,
     "federation.local-only": False,
 }  # fmt: skip
 """Settings whose training takes some seconds at each site: long enough to be met in it."""
