@@ -18,13 +18,13 @@ AWAY = 20.0  # seconds
 
 
 @pytest.fixture(scope="module")
-def witness(stack: Stack) -> Witness:
+def witness(stack: Stack, undisturbed: StackRun) -> Witness:
+    assert undisturbed.result() == 0, undisturbed.output
     return Witness(stack, *HOSPITALS)
 
 
 @pytest.fixture(scope="module")
-def run(stack: Stack, undisturbed: StackRun, witness: Witness) -> StackRun:
-    assert undisturbed.result() == 0, undisturbed.output
+def run(stack: Stack, witness: Witness) -> StackRun:
     return stack.run("kills", **LONG, **ROUNDS)
 
 
