@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from pydantic import ValidationError
 
@@ -90,6 +91,8 @@ class NodeAnswer:
 class NodeQuery:
     """DESCRIBE requests to any number of nodes, each asked once; never waits.
 
+    One that goes away before it answers is asked again when it is back.
+
     Parameters
     ----------
     grid : Grid
@@ -148,6 +151,17 @@ class NodeQuery:
         answers = []
         for answered, message in pull(self._grid, self._pending):
             entry = self._pending.pop(answered, None)
-            if entry is not None:
-                answers.append(NodeAnswer(message, *entry, time.time()))
+            if entry is None:
+                continue
+            if _went_away(message):
+                self._known.discard(entry[0])
+                warn(f"node {entry[0]} went away before it answered; it is asked when it is back")
+                continue
+            answers.append(NodeAnswer(message, *entry, time.time()))
         return answers
+
+
+def _went_away(message: Message | WireError) -> bool:
+    """Whether the SuperLink answers in the place of a node that is not there any more."""
+    error = message.error if isinstance(message, Message) and message.has_error() else None
+    return error is not None and error.code == ErrorCode.NODE_UNAVAILABLE

@@ -157,3 +157,37 @@ def test_a_site_that_stays_away_ends_the_run(settings: Settings) -> None:
 
     with pytest.raises(MissingReplies, match="round 2: 3 of 4 sites sent a valid update"):
         run(grid, config, RunFolder.create(config), 1)
+
+
+class Leaving(FakeGrid):
+    """Hungary's node goes away while it is asked who it is, and is back a little later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = next(node for node, sites in self.hosted.items() if sites == ["Hungary"])
+        self.asked, self.looks = 0, 0
+
+    def get_node_ids(self) -> list[int]:
+        self.looks += self.asked == 1
+        away = self.asked == 1 and self.looks < 4
+        return [node for node in self.hosted if node != self.home or not away]
+
+    def _deliver(self, message: Message) -> Message | None:
+        if message.metadata.dst_node_id != self.home:
+            return super()._deliver(message)
+        self.asked += 1
+        if self.asked > 1:
+            return super()._deliver(message)
+        return Message(Error(NODE_UNAVAILABLE, "node unavailable"), reply_to=message)
+
+
+def test_a_node_that_goes_away_in_the_handshake_is_asked_again(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = Leaving()
+    config = settings(federation__min_sites=len(grid.sites), federation__connect_timeout=30)
+    roster = shake_hands(grid, config)
+
+    assert "Hungary" in roster.sites
+    assert grid.asked == 2
+    assert f"node {grid.home} went away before it answered" in capsys.readouterr().out
