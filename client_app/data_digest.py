@@ -21,11 +21,17 @@ KEY_FILE = "data-digest.key"
 _KEY_BYTES = 32
 
 
-def data_digest(data: SiteData) -> str:
+def data_digest(data: SiteData, keys: Path | None = None) -> str:
     """Return a keyed SHA-256 (HMAC) over all that the site's records say, in any order.
 
     It does not depend on how the records are dealt to the splits. Who has only the digest cannot
     test a guess about the records: the key is random and never leaves this machine.
+
+    Parameters
+    ----------
+    data : SiteData
+    keys : Path, optional
+        Folder of the key, private to the site; by default the cache of this account.
 
     Returns
     -------
@@ -34,7 +40,7 @@ def data_digest(data: SiteData) -> str:
         another key at every start would say that the records have changed.
     """
     try:
-        key = _key(cache_folder() / KEY_FILE)
+        key = _key((keys or cache_folder()) / KEY_FILE)
     except OSError as error:
         log.warning("no digest of the records: the key cannot be kept (%s)", error)
         return ""

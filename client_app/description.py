@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import torch
 
@@ -22,6 +23,7 @@ def describe(
     threads: int,
     cut: int,
     unused: int = 0,
+    keys: Path | None = None,
 ) -> SiteDescription:
     """Describe a site: identities and counts, no record and no label count.
 
@@ -36,6 +38,8 @@ def describe(
         Training texts that ``model.max-length`` cuts.
     unused : int
         Training records that the task left out, because nothing can be learned from them.
+    keys : Path, optional
+        See `client_app.data_digest.data_digest`.
     """
     initial = resident.parameters.initial(config.seed)
     return SiteDescription(
@@ -59,7 +63,7 @@ def describe(
         clock=time.time(),
         peft_config=dict(resident.peft_config),
         notes=[*data.notes, *_cut_note(cut, config.model.max_length), *_unused_note(unused)],
-        data_digest=data_digest(data),
+        data_digest=data_digest(data, keys),
     )
 
 

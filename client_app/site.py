@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from client_app import peer_round
@@ -67,12 +68,19 @@ class LocalSite:
     watch : callable, optional
         Told of every step besides the progress file, see `client_app.training.train`; what it
         raises ends the work.
+    keys : Path, optional
+        Folder of the key of its records' digest, see `client_app.data_digest.data_digest`.
     """
 
     def __init__(
-        self, data: SiteData, *, clip_norm: float = 0.0, watch: Report | None = None
+        self,
+        data: SiteData,
+        *,
+        clip_norm: float = 0.0,
+        watch: Report | None = None,
+        keys: Path | None = None,
     ) -> None:
-        self.data, self._clip_norm, self._watch = data, clip_norm, watch
+        self.data, self._clip_norm, self._watch, self._keys = data, clip_norm, watch, keys
         self._prepared_for: object = None
         self._prepared: dict[str, list[dict[str, Any]]] = {}
 
@@ -111,7 +119,9 @@ class LocalSite:
         items = self._items(work, "train")
         cut = sum(item["cut"] for item in items)
         unused = len(self.data.splits["train"]) - len(items)
-        description = describe(self.data, work.resident, work.config, work.threads, cut, unused)
+        description = describe(
+            self.data, work.resident, work.config, work.threads, cut, unused, self._keys
+        )
         return _reply(work.instruction, description=description.model_dump())
 
     def _initial(self, work: _Work) -> Reply:

@@ -97,7 +97,9 @@ class SiteWork:
         if self._site is None or self._site[0] != key:
             data = load_site(own, self._config.name, find_labels=False)
             clip_norm = self._config.policy.clip_norm
-            self._site = (key, LocalSite(data, clip_norm=clip_norm, watch=self._watch))
+            # The state outlives this account's cache, which in a container is gone with it.
+            site = LocalSite(data, clip_norm=clip_norm, watch=self._watch, keys=self._config.state)
+            self._site = (key, site)
         return self._site[1]
 
     def _watch(self, step: int, steps: int, loss: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,13 @@ class PeerContainers:
         done = docker("logs", self.containers[name])
         return done.stdout + done.stderr
 
-    def ended(self, name: str) -> bool:
-        return inspect(self.containers[name])["State"]["Status"] == "exited"
+    def all_logs(self) -> str:
+        """Return what all have said, for a failed test's report."""
+        return "\n".join(f"==== {name}\n{self.logs(name)}" for name in self.names)
 
-    def exit_code(self, name: str) -> int:
-        return int(inspect(self.containers[name])["State"]["ExitCode"])
+    def stop(self, name: str) -> tuple[int, float]:
+        """SIGTERM; return the exit code and the seconds until the end."""
+        began = time.monotonic()
+        docker("stop", "--time", "10", self.containers[name])
+        seconds = time.monotonic() - began
+        return int(inspect(self.containers[name])["State"]["ExitCode"]), seconds

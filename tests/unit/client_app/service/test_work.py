@@ -26,7 +26,7 @@ def ask(action, payloads=None, config=CONFIG, round=1, **fields):
 
 def local(tmp_path, clip_norm=0.0):
     own = CONFIG.with_changes({"data.source": str(tmp_path / "records.csv")})
-    return LocalSite(load_site(own, NAME), clip_norm=clip_norm), own
+    return LocalSite(load_site(own, NAME), clip_norm=clip_norm, keys=tmp_path / "state"), own
 
 
 @pytest.fixture
@@ -93,6 +93,19 @@ def test_the_same_message_twice_is_trained_once_also_after_a_restart(tmp_path, t
         assert again.numbers == first.numbers
         assert np.array_equal(again.payloads["adapter"].array, first.payloads["adapter"].array)
     assert events == ["asked", "answered"] * 2 + ["repeated"] * 2
+
+
+def test_records_keep_their_digest_when_the_service_starts_elsewhere(tmp_path, monkeypatch):
+    """A container's home is gone when it starts again, and a run is resumed all the same."""
+    path, digests = write_site(tmp_path), []
+    for home in ("one", "two"):
+        (tmp_path / home).mkdir()
+        monkeypatch.setenv("HOME", str(tmp_path / home))
+        with Service(path, work=None) as service:
+            described = RemoteSite(service.address).describe(CONFIG, NAME).description
+        digests.append(described["data_digest"])
+
+    assert digests[0] == digests[1] != ""
 
 
 def test_another_round_acknowledges_a_result(tmp_path, trainings):
