@@ -16,7 +16,8 @@ from fedapp.results import RunFolder
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 PATIENCE = 30.0  # seconds for a round's replies
-FEDERATION = {
+SETTINGS = {
+    **LONG, "train.max-steps": 40,
     "federation.rounds": 90, "federation.round-timeout": PATIENCE, "federation.min-replies": 1,
 }  # fmt: skip
 SMALL_DISK = """
@@ -36,7 +37,7 @@ def run(stack: Stack) -> Iterator[StackRun]:
     files = ("-f", "docker-compose.yml", "-f", "small.yml")
     stack.compose(*files, "up", "-d", "--no-deps", "site-cleveland")
     stack.wait_healthy("site-cleveland")
-    yield stack.run("outages", **LONG, **FEDERATION)
+    yield stack.run("outages", **SETTINGS)
     stack.compose("up", "-d", "--no-deps", "site-cleveland")
     stack.wait_healthy("site-cleveland")
 
