@@ -28,6 +28,9 @@ _DISK = {
 }
 
 
+_TOLD_TO_END = (KeyboardInterrupt, SystemExit)  # Ctrl-C; `flwr stop`, or the executor's SIGTERM
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run what the settings say.
@@ -83,7 +86,9 @@ def _judge(error: BaseException) -> tuple[int, str]:
             f"{error.filename or 'the run folder'} cannot be read or written: {reason}; the newest "
             "checkpoint is intact, mend this and resume"
         )
-    return 130 if isinstance(error, KeyboardInterrupt) else 1, f"{type(error).__name__}: {error}"
+    if isinstance(error, _TOLD_TO_END):
+        return 130, "the run was told to end; resume it from its newest checkpoint"
+    return 1, f"{type(error).__name__}: {error}"
 
 
 @contextmanager
@@ -104,7 +109,7 @@ def status_of(folder: RunFolder, run_id: int) -> Iterator[None]:
         folder.begin_status(run_id)
         yield
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt)
+        stopped = isinstance(error, _TOLD_TO_END)
         code, sentence = _judge(error)
         log(f"error: {sentence}")
         log(f"run folder: {folder.path}")

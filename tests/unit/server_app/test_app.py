@@ -65,11 +65,15 @@ def test_resuming_nothing_is_a_sentence(tmp_path: Path) -> None:
         main(FakeGrid(), _context({"resume": str(tmp_path)}))
 
 
+TOLD = "the run was told to end; resume it from its newest checkpoint"
+
+
 @pytest.mark.parametrize(
     ("error", "state", "code", "sentence"),
     [
         (ConfigError("x is wrong", site="A"), "failed", 2, "site A: x is wrong"),
-        (KeyboardInterrupt(), "stopped", 130, "KeyboardInterrupt: "),
+        (KeyboardInterrupt(), "stopped", 130, TOLD),
+        (SystemExit(0), "stopped", 130, TOLD),
         (ValueError("odd"), "failed", 1, "ValueError: odd"),
         (
             OSError(28, "No space left on device", "/runs/a/adapter"),
