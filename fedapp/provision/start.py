@@ -66,7 +66,7 @@ def superlink_command(folder: Folder, listen: str, database: Path) -> list[str]:
             "writable; make it, or mount a volume there"
         )
     return [
-        program("flower-superlink"),
+        *_beside("superlink.py", "flower-superlink"),
         "--ssl-ca-certfile", str(folder.authority),
         "--ssl-certfile", str(folder.superlink),
         "--ssl-keyfile", str(folder.superlink_key),
@@ -109,8 +109,7 @@ def supernode_command(config: JoinConfig) -> list[str]:
         "coordinator": config.coordinator,
     }
     return [
-        sys.executable, "-P", str(Path(__file__).with_name("supernode.py")),
-        program("flower-supernode"),
+        *_beside("supernode.py", "flower-supernode"),
         "--superlink", config.superlink,
         "--root-certificates", str(config.authority),
         "--auth-supernode-private-key", str(config.key),
@@ -180,6 +179,11 @@ def program(name: str) -> str:
     if not path.exists():
         raise ProvisionError(f"{path} is missing; install fedapp again, Flower comes with it")
     return str(path)
+
+
+def _beside(file: str, name: str) -> list[str]:
+    """Return how one of Flower's programs is run by a file of this folder."""
+    return [sys.executable, "-P", str(Path(__file__).with_name(file)), program(name)]
 
 
 def _authority(path: Path) -> x509.Certificate:

@@ -91,7 +91,8 @@ def test_the_start_commands_become_flowers(here: Path, monkeypatch: pytest.Monke
     assert fedapp("supernode", "--config", str(kit / "join.toml")).exit_code == 0
 
     names = [[Path(part).name for part in command] for command, _ in seen]
-    assert [name[0] for name in names[:2]] == ["flower-superlink", "flower-superexec"]
+    assert names[0][2:4] == ["superlink.py", "flower-superlink"]
+    assert names[1][0] == "flower-superexec"
     assert names[2][2:4] == ["supernode.py", "flower-supernode"]
     home = here / "home" / ".fedapp"
     assert [h for _, h in seen] == [home / "superlink", here / "own", home / "supernode-Basel"]

@@ -47,7 +47,8 @@ def test_the_superlink_has_tls_authentication_and_its_own_executor(
     coordinator: Coordinator,
 ) -> None:
     command = superlink(coordinator)
-    options = _parse_args_run_superlink().parse_args(command[1:])
+    place = command.index(start.program("flower-superlink"))
+    options = _parse_args_run_superlink().parse_args(command[place + 1 :])
 
     assert options.enable_supernode_auth
     assert not options.insecure
@@ -61,7 +62,7 @@ def test_the_supernode_has_tls_its_key_and_its_site(coordinator: Coordinator) ->
     from flwr.common.config import parse_config_args
 
     command = supernode(coordinator)
-    place = command.index(str(start.program("flower-supernode")))
+    place = command.index(start.program("flower-supernode"))
     options = _parse_args_run_supernode().parse_args(command[place + 1 :])
 
     assert not options.insecure
