@@ -54,9 +54,10 @@ def test_nothing_of_an_image_can_be_changed(stack: Stack, service: str) -> None:
 def test_nobody_in_a_container_is_root_or_an_account_of_the_host(
     stack: Stack, service: str
 ) -> None:
-    rows = docker("top", stack.container(service), "-eo", "uid,comm").stdout.splitlines()[1:]
+    said = docker("top", stack.container(service), "-eo", "pid,uid,comm").stdout
+    rows = [line.split() for line in said.splitlines()[1:]]
     assert rows
-    assert {row.split()[0] for row in rows} == {stack.uid}
+    assert {uid for _, uid, *_ in rows} == {stack.uid}
 
 
 @pytest.mark.parametrize("service", STAYING)
