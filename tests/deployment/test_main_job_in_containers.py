@@ -23,7 +23,9 @@ from client_app.sources import resolve_model
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 ROUNDS = 2
-SETTINGS: dict[str, Any] = {"federation.rounds": ROUNDS, "train.threads": 1}
+SETTINGS: dict[str, Any] = {
+    "federation.rounds": ROUNDS, "federation.local-only": False, "train.threads": 1,
+}  # fmt: skip
 TIMES = ("seconds", "_at", "clock", "bytes_per_second", "memory")
 
 
@@ -50,7 +52,7 @@ def simulated(stack: Stack, deployed: StackRun, tmp_path_factory: pytest.TempPat
     given = {**SETTINGS, "data.source": "records.csv", "federation.min-sites": 3}
     done = desk.fedapp(
         "run", ROOT, "--name", "main", "-c", "data.labels='no heart disease,heart disease'",
-        *(word for key, value in given.items() for word in ("-c", f"{key}={value}")),
+        *(word for key, value in given.items() for word in ("-c", f"{key}={json.dumps(value)}")),
     )  # fmt: skip
     desk.fedapp("stop", ROOT)
     assert done.returncode == 0, done.stderr
