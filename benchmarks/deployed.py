@@ -2,7 +2,7 @@
 
 Usage:
     .venv/bin/python -m benchmarks.deployed
-    .venv/bin/python -m benchmarks.deployed --rounds 2 --output /tmp/x.json
+    .venv/bin/python -m benchmarks.deployed --rounds 2 --max-steps 5 --output /tmp/x.json
 
 Needs a Docker engine with both images (deploy/images.sh), docker-compose, and what deploy/setup.sh
 makes; starts a project of its own from docker-compose.yml, does the main job as deploy/run.sh does,
@@ -11,7 +11,7 @@ and takes the project down again.
 Bytes on the wire are those of the network interface of a hospital's SuperNode, both ways, TLS and
 HTTP included, from the end of round 1 to the end of the last one: whole rounds, with the polls that
 fall between. They are compared with the bytes of the adapters that were sent. What a SuperNode
-costs that waits is measured before the run.
+costs that waits is measured before the run: the longer a round, the more of it is in the ratio.
 
 Minutes. Results: benchmarks/results/deployed.json.
 """
@@ -96,7 +96,7 @@ def wait(done: Any, running: subprocess.Popen[bytes] | None = None) -> float:
     return time.monotonic()
 
 
-def measure(rounds: int) -> dict[str, Any]:
+def measure(rounds: int, steps: int) -> dict[str, Any]:
     """Start the project, do the run, return times and bytes."""
     name = f"{RUN}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = ROOT / "deploy" / "demo" / "runs" / name
@@ -104,7 +104,7 @@ def measure(rounds: int) -> dict[str, Any]:
     began = time.monotonic()
     call("docker-compose", "up", "-d")
     up = time.monotonic()
-    settings = f"name='{name}' train.threads=1 federation.rounds={rounds}"
+    settings = f"train.threads=1 federation.rounds={rounds} train.max-steps={steps}"
     joined = wait(lambda: online() >= len(HOSPITALS))
     before = traffic()
     time.sleep(IDLE)
@@ -112,7 +112,11 @@ def measure(rounds: int) -> dict[str, Any]:
     asked = time.monotonic()
     with (ROOT / "deploy" / "demo" / f"{name}.log").open("wb") as log:
         run = subprocess.Popen(
-            ["deploy/run.sh", settings], cwd=ROOT, env=COMPOSE, stdout=log, stderr=log
+            ["deploy/run.sh", f"name='{name}' {settings}"],
+            cwd=ROOT,
+            env=COMPOSE,
+            stdout=log,
+            stderr=log,
         )
         at, seen = {}, {}
         for number in range(1, rounds + 1):
@@ -140,6 +144,7 @@ def measure(rounds: int) -> dict[str, Any]:
             "idle_bytes_per_second": idle[site] / IDLE,
         }
     return {
+        "settings": settings,
         "rounds": rounds,
         "seconds": {
             "up": up - began,
@@ -156,11 +161,12 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--max-steps", type=int, default=0, help="of a round; 0: the main job's")
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
     load_before = os.getloadavg()
     try:
-        found = measure(args.rounds)
+        found = measure(args.rounds, args.max_steps)
     finally:
         call("docker-compose", "down", "--volumes", "--timeout", "10")
     machine = describe(load_before, "flwr", "torch", "grpcio", "numpy")
