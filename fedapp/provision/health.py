@@ -3,9 +3,9 @@
 ``python -m fedapp.provision.health supernode join.toml`` and ``... superlink HOST:PORT
 authority.pem``, as a container's health check: exit code 0, or 1 and a sentence.
 
-A SuperNode stays alive, and listens on its own port, also while it cannot reach the coordinator. What
-tells the two apart from inside is its connection, which one that works keeps. (One whose loop has
-ended ends, see `fedapp.provision.supernode`.)
+A SuperNode stays alive, and listens on its own port, also while it cannot reach the coordinator.
+What tells the two apart from inside is its connection, which one that works keeps. (One whose loop
+has ended ends, see `fedapp.provision.supernode`.)
 """
 
 from __future__ import annotations
