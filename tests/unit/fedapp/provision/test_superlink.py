@@ -18,7 +18,7 @@ def test_calls_in_progress_do_not_hold_it_back(monkeypatch: pytest.MonkeyPatch) 
     flower = types.ModuleType("flower_superlink")
     flower.flower_superlink = lambda: uvicorn.run(app="x", workers=1)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flwr.superlink.cli.flower_superlink", flower)
-    monkeypatch.setattr(uvicorn, "run", lambda **given: seen.append((sys.argv, given)))
+    monkeypatch.setattr(uvicorn, "run", lambda **given: seen.append((list(sys.argv), given)))
     monkeypatch.setattr(sys, "argv", ["superlink.py", "flower-superlink", "--host", "x"])
 
     runpy.run_path(str(Path(superlink.__file__)), run_name="__main__")
