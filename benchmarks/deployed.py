@@ -105,6 +105,7 @@ def measure(rounds: int, steps: int) -> dict[str, Any]:
     call("docker-compose", "up", "-d")
     up = time.monotonic()
     settings = f"train.threads=1 federation.rounds={rounds} train.max-steps={steps}"
+    settings += " federation.local-only=false"
     joined = wait(lambda: online() >= len(HOSPITALS))
     before = traffic()
     time.sleep(IDLE)
