@@ -299,7 +299,9 @@ def _choose(masks: Sequence[Tensor], tokens: int, rng: np.random.Generator) -> l
 
 
 def _real(batch: Mapping[str, Tensor]) -> Tensor:
-    """Which positions of a batch are tokens and not padding."""
+    """Which positions of a batch are tokens and not padding; an image is one row."""
     if "attention_mask" in batch:
         return batch["attention_mask"].bool()
-    return batch["segments"] >= 0
+    if "segments" in batch:
+        return batch["segments"] >= 0
+    return torch.ones(len(batch["labels"]), dtype=torch.bool)

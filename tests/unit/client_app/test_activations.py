@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from choice_models import QUESTIONS
+from pictures import NETS, TASKS, records
 from tiny_families import save_family
 from tiny_residents import by_hand, items_of
 from tiny_residents import tiny_resident as make
@@ -191,6 +192,21 @@ def test_questions_of_many_choices_are_looked_at_too(tmp_path, family):
 
     assert [len(one.layers) for one in found] == [2, 2]
     assert found[0].tokens == sum(item["length"] for item in items)
+
+
+def test_an_image_is_one_row():
+    task = "image-classification"
+    flat = {"model.task": task, "model.source": NETS[task], "lora.targets": "hidden"}
+    config = RunConfig.from_flat({**flat, "train.eval-batch-size": 2})
+    resident = load_resident(config, TASKS[task])
+    items = resident.task.prepare(records(task, 5))
+
+    (found,) = collect_inputs(resident, items, config, tokens=3, seed=0)
+
+    rows = by_hand(resident, items)["hidden"]
+    assert found.tokens == len(found.h_tn) == 3
+    for row in found.h_tn.double():
+        assert float((rows - row).norm(dim=1).min()) < 1e-5 * float(row.norm())
 
 
 def test_a_layer_that_sees_no_row_a_token_is_named(tmp_path):
