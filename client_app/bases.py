@@ -14,6 +14,7 @@ from client_app.activations import LayerInput
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
 from fedapp.config_dysco import DyscoSection
+from fedapp.errors import TrainingError
 from fedapp.seeds import derive_seed
 from fedapp.subspaces import (
     Double,
@@ -109,6 +110,11 @@ def site_bases(
     round : int
     decompositions : Decompositions, optional
         What was started before, with the same settings.
+
+    Raises
+    ------
+    TrainingError
+        If a layer sees NaN or Inf.
     """
     if decompositions is None:
         with Decompositions(config) as decompositions:
@@ -136,10 +142,10 @@ def _rows(config: RunConfig) -> int:
 
 def _subspace(found: LayerInput, rows: int, settings: DyscoSection) -> Subspace:
     if found.gram_nn is not None:
-        gram_nn = found.gram_nn.cpu().numpy()
+        gram_nn = _finite(found, found.gram_nn)
         return insensitive_subspace(gram_nn, min(rows, len(gram_nn)), settings.energy)
     assert found.h_tn is not None
-    h_tn = found.h_tn.cpu().numpy()
+    h_tn = _finite(found, found.h_tn)
     return insensitive_subspace_of_tokens(h_tn, min(rows, h_tn.shape[1]), settings.energy)
 
 
@@ -148,8 +154,19 @@ def _draw(subspace: Subspace, rows: int, seed: int) -> Double:
 
 
 def _bottom(found: LayerInput, rows: int) -> Double:
-    gram_nn = found.gram_nn
-    if gram_nn is None:
+    gram = found.gram_nn
+    if gram is None:
         assert found.h_tn is not None
-        gram_nn = found.h_tn.T @ found.h_tn
-    return insensitive_basis(gram_nn.cpu().numpy(), min(rows, len(gram_nn)), 0, 0.0, basis="eigh")
+        gram = found.h_tn.T @ found.h_tn
+    gram_nn = _finite(found, gram)
+    return insensitive_basis(gram_nn, min(rows, len(gram_nn)), 0, 0.0, basis="eigh")
+
+
+def _finite(found: LayerInput, counted: Any) -> Any:
+    array = counted.cpu().numpy()
+    if not np.isfinite(array).all():
+        raise TrainingError(
+            f"what layer '{found.layers[0]}' sees must be finite, got NaN or Inf; lower "
+            "train.learning-rate or use train.precision fp32"
+        )
+    return array

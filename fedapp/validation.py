@@ -53,6 +53,7 @@ def check_update(
     codec: Codec | None = None,
     records: int | None = None,
     base: Adapter | None = None,
+    remedy: str = "training diverged, lower train.learning-rate",
 ) -> Adapter:
     """Return the decoded update, or refuse it.
 
@@ -80,6 +81,8 @@ def check_update(
         Training records that the site announced: the most that its weight can be.
     base : Adapter, optional
         What the site received, if it sent the increment on it.
+    remedy : str
+        What to do about a number that is not finite or too large.
 
     Raises
     ------
@@ -124,10 +127,10 @@ def check_update(
         adapter = add(base, adapter)
     finding = first_non_finite(adapter)
     if finding is not None:
-        refuse("non-finite", f"{finding}; training diverged, lower train.learning-rate")
+        refuse("non-finite", f"{finding}; {remedy}")
     finding = first_too_large(adapter)
     if finding is not None:
-        refuse("too-large", f"{finding}; training diverged, lower train.learning-rate")
+        refuse("too-large", f"{finding}; {remedy}")
     return adapter
 
 
@@ -176,6 +179,7 @@ def check_bases(
         weight=1.0,
         max_bytes=max_bytes,
         codec="fp32",
+        remedy="run the same fedapp version everywhere",
     )
     for name, rows_qn in bases.tensors.items():
         error = orthonormality_error(rows_qn)

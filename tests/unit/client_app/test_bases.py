@@ -11,6 +11,7 @@ from client_app.bases import Decompositions, activation_seed, site_bases
 from client_app.evaluation import evaluate
 from client_app.folding import Folding
 from fedapp.adapter import Adapter, LoraPair
+from fedapp.errors import TrainingError
 from fedapp.subspaces import orthonormality_error
 
 
@@ -103,14 +104,15 @@ def test_rows_that_come_after_an_input_was_complete_are_not_forgotten(tmp_path):
     assert basis.bases.digest() == again.bases.digest()
 
 
-def test_activations_that_are_not_finite_are_told_from_the_thread_too(tmp_path):
-    _, config = make(tmp_path, "bert")
+@pytest.mark.parametrize(("tokens", "basis"), [(40, "rotated"), (9, "rotated"), (9, "eigh")])
+def test_activations_that_are_not_finite_are_told_from_the_thread_too(tmp_path, tokens, basis):
+    _, config = make(tmp_path, "bert", **{"dysco.basis": basis})
     found = LayerInput(["layer"])
-    found.add(torch.full((40, 32), torch.nan), 40)
+    found.add(torch.full((tokens, 32), torch.nan), tokens)
     with Decompositions(config) as started:
         started.start(found)
-        with pytest.raises(ValueError, match="finite"):
-            started.subspace(found)
+        with pytest.raises(TrainingError, match="what layer 'layer' sees must be finite"):
+            site_bases([found], config, site="north", round=1, decompositions=started)
 
 
 def test_more_rows_but_never_more_than_features(tmp_path):

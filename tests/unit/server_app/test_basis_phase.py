@@ -72,7 +72,10 @@ HOSTILE: dict[str, tuple[Fault, str]] = {
     ),
     "one direction twice": (put(lambda rows: rows[[0, 0]]), "(not-orthonormal)"),
     "zero": (put(np.zeros_like), "(not-orthonormal)"),
-    "nan": (put(poison(float("nan"))), f"(non-finite): array '{LAYER}' must be finite"),
+    "nan": (
+        put(poison(float("nan"))),
+        f"(non-finite): array '{LAYER}' must be finite, got nan at [0, 1]; run the same fedapp",
+    ),
     "inf": (put(poison(float("inf"))), "(non-finite)"),
     "huge": (put(poison(1e20)), "(too-large)"),
     "wrong rank": (
