@@ -63,6 +63,12 @@ def check_relations(config: RunConfig) -> None:
         raise ConfigError(
             f"scaffold.variate is displacement, {why}; set scaffold.variate = gradients"
         )
+    rows, rank = config.dysco.rows, config.lora.rank
+    if config.method == "dysco" and 0 < rows < rank:
+        raise ConfigError(
+            f"dysco.rows is {rows}, but a site trains {rank} directions; set it to 0 or to "
+            f"lora.rank = {rank} or more"
+        )
     if METHODS[config.method].peer_rule:
         _check_peers(config)
     if not config.lora.targets:

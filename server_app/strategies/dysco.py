@@ -9,7 +9,6 @@ import numpy as np
 
 from fedapp.adapter import Adapter, Array
 from fedapp.config import RunConfig
-from fedapp.errors import ConfigError
 from fedapp.seeds import derive_seed
 from fedapp.subspaces import fuse_bases
 from server_app.strategies.folding import Folding
@@ -38,16 +37,6 @@ class Dysco(Folding):
         super().__init__(config, *more)
         self._fused: tuple[int, dict[str, dict[str, Array]]] = (0, {})
         self._agreement: dict[str, float] = {}
-
-    def begin(self, initial: Adapter) -> None:
-        """See `Folding.begin`."""
-        rows, rank = self.config.dysco.rows, self.config.lora.rank
-        if rows and rows < rank:
-            raise ConfigError(
-                f"dysco.rows is {rows}, but a site trains {rank} directions; set it to 0 or to "
-                f"lora.rank = {rank} or more"
-            )
-        super().begin(initial)
 
     def basis_layout(self) -> dict[str, Any]:
         """Return the layout of the bases: one matrix of orthonormal rows a pair, by its name."""
