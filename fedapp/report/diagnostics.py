@@ -90,6 +90,14 @@ DIAGNOSTICS = (
         high=None,
     ),
     Diagnostic(
+        "bases",
+        "Directions of no use",
+        "Unused: the share of a layer's directions in which a hospital's records hold hardly any "
+        "energy. Agreement: how much of what a hospital trains in another has proposed as unused; "
+        "1: nobody is disturbed by anybody.",
+        {"unused": "insensitive_share", "agreement": "basis_agreement"},
+    ),
+    Diagnostic(
         "factors",
         "Factor and gate",
         "Factor: by how much a gradient counts, 1 where it is sure. Gate: how much of a hospital's "

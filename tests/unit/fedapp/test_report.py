@@ -224,6 +224,7 @@ def test_what_a_run_measured_besides_has_its_curves(tmp_path: Path) -> None:
         "Consistency of the updates": ("drift_diversity", "movement_cosine"),
         "Movement": ("client_movement",),
         "Signal to noise of the gradients": ("gsnr", "gsnr_median"),
+        "Directions of no use": ("insensitive_share", "basis_agreement"),
     }
     assert not any(f"<h3>{title}</h3>" in write_report(folder).read_text() for title in titles)
 
