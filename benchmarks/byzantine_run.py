@@ -3,22 +3,28 @@
 Not a benchmark itself. What differs from `fedapp run`: colluding attackers see the honest models of
 the round in memory, and where sites exchange directly a faulty one begins each round with the mean
 of the honest models, which no real attacker knows better; it runs no rule of its own.
+
+What two runs of one federation have in common, such as the training of the first round, is computed
+once: a site's training depends on its records, the round, and the model that it begins with.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
+from benchmarks.frozen import train_last_layer
 from client_app.algorithms.compose import build_rule
 from client_app.data import load_sites
 from client_app.evaluation import evaluate
 from client_app.faults import strengths
 from client_app.layers import last_layers, trained_shapes
 from client_app.local_round import train_round
+from client_app.methods.base import LocalRule
+from client_app.methods.fedavg import FedAvg
 from client_app.models import load_resident
 from client_app.runtime import compute_settings
 from client_app.views import Viewer
@@ -29,13 +35,30 @@ from fedapp.errors import TrainingError
 from fedapp.faults import COLLUDING, planned
 from fedapp.injector import Situation, inject
 from fedapp.mixing import combine
-from fedapp.peer_rules.base import Context, Neighbour
+from fedapp.peer_rules.base import Context, Neighbour, View
 from fedapp.registry import METHODS, load_half
 from fedapp.state import State
 from server_app.app import build_strategy
 from server_app.updates import Update
 
 Models = dict[str, Adapter]
+Found = TypeVar("Found")
+MOST_REMEMBERED = 2000
+
+
+class Memory:
+    """What was computed already; the least recently used is forgotten first."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Any] = {}
+
+    def get(self, key: Hashable, make: Callable[[], Found]) -> Found:
+        """Return what is known by a key, or make it."""
+        found: Found = self._known.pop(key) if key in self._known else make()
+        self._known[key] = found
+        if len(self._known) > MOST_REMEMBERED:
+            self._known.pop(next(iter(self._known)))
+        return found
 
 
 @dataclass
@@ -64,13 +87,17 @@ class Federation:
     Parameters
     ----------
     config : RunConfig
-        Its data, model and training settings; what the runs differ in comes later.
+        Its data, model, training and ``p2p`` settings, which all runs have in common; what they
+        differ in comes later. Pairs of LoRA may be in the last layer of a BERT, see `frozen`.
     """
 
     def __init__(self, config: RunConfig) -> None:
         sites = load_sites(config)
         labels = next(iter(sites.values())).label_map
         self.resident = load_resident(config, labels)
+        if config.model.trainable == "lora":
+            train_last_layer(self.resident.model)
+        self.trainings, self.views = Memory(), Memory()
         prepare = self.resident.task.prepare
         self.items = {
             name: {split: prepare(records) for split, records in data.splits.items()}
@@ -85,18 +112,26 @@ class Federation:
         Returns
         -------
         dict
-            ``accuracy`` (test, by honest site), the means of `Shares`, ``cpu_seconds``.
+            ``accuracy`` (test, by honest site), ``validation`` (their mean on those records), the
+            means of `Shares`, ``cpu_seconds``.
         """
         started = time.process_time()
         with compute_settings(config.train, self.resident.device):
             models, shares = _Run(self, config).rounds()
-            accuracy = {site: self._accuracy(config, site, m) for site, m in models.items()}
-        seconds = round(time.process_time() - started, 2)
-        return {"accuracy": accuracy, **shares.means(), "cpu_seconds": seconds}
+            scores = {
+                split: {site: self._accuracy(config, site, split, m) for site, m in models.items()}
+                for split in ("validation", "test")
+            }
+        return {
+            "accuracy": scores["test"],
+            "validation": fmean(scores["validation"].values()),
+            **shares.means(),
+            "cpu_seconds": round(time.process_time() - started, 2),
+        }
 
-    def _accuracy(self, config: RunConfig, site: str, model: Adapter) -> float:
+    def _accuracy(self, config: RunConfig, site: str, split: str, model: Adapter) -> float:
         self.resident.parameters.load(model)
-        items = self.items[site]["test"]
+        items = self.items[site][split]
         try:
             return evaluate(self.resident, items, config, self.resident.device)["accuracy"]
         except TrainingError:  # outputs that are not finite: a model of no use at all
@@ -145,9 +180,19 @@ class _Run:
         if planned(config, site, round) in COLLUDING:
             return start  # it sends what it makes of the others' models
         rule = build_rule(self._central, parameters)
+        if type(rule) is FedAvg:
+            key = (site, round, start.digest())
+            return self.at.trainings.get(key, lambda: self._fit(rule, site, start, round))
         if state := self.states.get(site):
             rule.load_state_dict(state)
-        received = {"adapter": start}
+        trained = self._fit(rule, site, start, round)
+        self.states[site] = rule.state_dict()
+        if rule.keeps_state:
+            self.own[site] = parameters.read()
+        return trained
+
+    def _fit(self, rule: LocalRule, site: str, start: Adapter, round: int) -> Adapter:
+        parameters, received = self.at.resident.parameters, {"adapter": start}
         parameters.load(rule.start(received))
         trained = train_round(
             self.at.resident,
@@ -159,9 +204,6 @@ class _Run:
             site=site,
             round=round,
         )
-        self.states[site] = rule.state_dict()
-        if rule.keeps_state:
-            self.own[site] = parameters.read()
         return trained.payloads["adapter"]
 
     @property
@@ -198,8 +240,7 @@ class _Run:
         rule_class, models = load_half(self.peer_rule), {}
         degrees = dict.fromkeys(self.at.sites, len(self.at.sites) - 1)
         for site in self.honest:
-            viewer = Viewer(self.at.resident, self.at.items[site]["validation"], self.config, site)
-            context = Context(self.config, site, round, viewer, degrees)
+            context = Context(self.config, site, round, self._viewer(site), degrees)
             others = [Neighbour(name, sent[name]) for name in sorted(sent) if name != site]
             mixed = rule_class(self.config).mix(trained[site], others, context)
             models[site] = mixed.model
@@ -211,6 +252,10 @@ class _Run:
                     sum(v.weight for v in mixed.verdicts if v.peer in self.faulty)
                 )
         return {**models, **dict.fromkeys(self.faulty, _mean(list(models.values())))}
+
+    def _viewer(self, site: str) -> Callable[[Adapter], View]:
+        viewer = Viewer(self.at.resident, self.at.items[site]["validation"], self.config, site)
+        return lambda model: self.at.views.get((site, model.digest()), lambda: viewer(model))
 
     def _count(self, diagnostics: Mapping[str, float]) -> None:
         for group, name in (

@@ -14,6 +14,7 @@ Table = dict[str, dict[str, Any]]
 """``place/attack/faulty`` -> rule -> numbers."""
 
 LOCAL, ORACLE, AVERAGE, OURS = "local-only", "oracle", "average", "lightyear"
+CENTRAL = "fedavg"
 
 
 def rows(runs: Runs) -> Table:
@@ -95,6 +96,29 @@ def claims(table: Table) -> dict[str, dict[str, Any]]:
     return found
 
 
+def spreads(table: Table) -> dict[str, dict[str, Any]]:
+    """Return for every row which rule's accuracies differ least from site to site, and ours."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in table.items():
+        if OURS in row and len(row) > 3 and not name.endswith("/7"):  # of one site there is none
+            least = min(row, key=lambda rule: row[rule]["between_sites"])
+            found[name] = {
+                "least": least,
+                "its": row[least]["between_sites"],
+                "ours": row[OURS]["between_sites"],
+            }
+    return found
+
+
+def collapses(table: Table) -> dict[str, bool]:
+    """Return for every row with half of the sites faulty or more if FedAvg is below local-only."""
+    return {
+        name: row[CENTRAL]["mean"] < row[LOCAL]["mean"]
+        for name, row in table.items()
+        if int(name.rpartition("/")[2]) >= 4 and CENTRAL in row and LOCAL in row
+    }
+
+
 def show(runs: Runs) -> str:
     """Return the table as text: mean (worst) [honest accepted, faulty accepted]."""
     table = rows(runs)
@@ -106,11 +130,16 @@ def show(runs: Runs) -> str:
             told = ", ".join("-" if rate is None else f"{rate:.2f}" for rate in rates)
             lines.append(
                 f"  {rule:16s} {numbers['mean']:.3f} +- {numbers['std']:.3f} "
-                f"(worst {numbers['worst']:.3f}) [{told}]  n={numbers['seeds']}"
+                f"(worst {numbers['worst']:.3f}, between sites {numbers['between_sites']:.3f}) "
+                f"[{told}]  n={numbers['seeds']}"
             )
     for name, claim in claims(table).items():
         verdict = "holds" if claim["holds"] else "FAILS"
         lines.append(
             f"{verdict}: {name}: {claim['claim']}: {claim['got']:.3f}, bound {claim['bound']:.3f}"
         )
+    apart, fallen = spreads(table), collapses(table)
+    ours = sum(each["least"] == OURS for each in apart.values())
+    lines.append(f"least difference between sites: {OURS} in {ours} of {len(apart)} rows")
+    lines.append(f"{CENTRAL} below local-only: {sum(fallen.values())} of {len(fallen)} rows")
     return "\n".join(lines)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,11 @@ class Viewer:
     config : RunConfig
     site : str
 
+    Attributes
+    ----------
+    items : list of mapping
+        Those that are used.
+
     Raises
     ------
     ConfigError
@@ -55,7 +61,7 @@ class Viewer:
         self._resident, self._config = resident, config
         seed = derive_seed(config.seed, "view", site)
         chosen = select_positions(np.ones(len(items), bool), config.p2p.records, seed)
-        self._items = [items[index] for index in chosen]
+        self.items = [items[index] for index in chosen]
         self._rows_seed = derive_seed(seed, "rows")
         self._layer = self._task.last_layer(resident.model)
 
@@ -70,8 +76,8 @@ class Viewer:
         resident.model.eval()
         try:
             with torch.inference_mode(), autocast(config.train, device):
-                for indices in ordered_batches(self._items, config.train.eval_batch_size):
-                    batch = resident.task.collate([self._items[i] for i in indices])
+                for indices in ordered_batches(self.items, config.train.eval_batch_size):
+                    batch = resident.task.collate([self.items[i] for i in indices])
                     batch = {name: value.to(device) for name, value in batch.items()}
                     with _seen(self._layer) as seen:
                         output = resident.task.output(resident.model, batch)
@@ -81,7 +87,7 @@ class Viewer:
                     labels.append(right)
             if not features:
                 return _NOTHING
-            return self._view(features, labels, scores.compute())
+            return self._view(features, labels, _Later(scores.compute))
         finally:
             resident.model.train(was_training)
 
@@ -111,6 +117,26 @@ class Viewer:
         return View(
             rows_nd.cpu().numpy(), logits_nc.float().cpu().numpy(), right_n[chosen], metrics
         )
+
+
+class _Later(Mapping[str, float]):
+    """Metrics that are computed when somebody asks: most rules do not, and an AUC takes time."""
+
+    def __init__(self, compute: Callable[[], Mapping[str, float]]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def _metrics(self) -> Mapping[str, float]:
+        return self._compute()
+
+    def __getitem__(self, name: str) -> float:
+        return self._metrics[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._metrics)
+
+    def __len__(self) -> int:
+        return len(self._metrics)
 
 
 @contextmanager

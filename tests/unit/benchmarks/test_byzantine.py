@@ -3,11 +3,24 @@
 import itertools
 import json
 
+import numpy as np
 import pytest
 
 from benchmarks import byzantine
-from benchmarks.byzantine import ATTACKS, FAULTY, RULES, Cell, cells, faulty_sites, plan, settings
-from benchmarks.byzantine_table import claims, rows, show
+from benchmarks.byzantine import (
+    ATTACKS,
+    FAULTY,
+    RULES,
+    TELLING,
+    Cell,
+    cells,
+    faulty_sites,
+    plan,
+    settings,
+    write_writers,
+)
+from benchmarks.byzantine_run import MOST_REMEMBERED, Federation, Memory
+from benchmarks.byzantine_table import claims, collapses, rows, show, spreads
 from fedapp.config import RunConfig
 
 SITES = [f"site-{k}" for k in range(8)]
@@ -23,7 +36,16 @@ def test_the_grid_is_complete_and_nothing_runs_twice():
     assert len(set(keys)) == len(keys)
     both = len(RULES) - 2
     assert len(keys) == len(RULES) + len(FAULTY) * (1 + len(ATTACKS) * both)
-    assert [c.faulty for c in grid()] == sorted(c.faulty for c in grid())
+
+
+def test_what_tells_most_comes_first_and_then_everybody_at_half():
+    order = cells(["writers", "texts"], list(RULES), list(ATTACKS), [0, 1])
+
+    first = [cell for cell in order if cell.rule in TELLING and cell.faulty in (0, 4)]
+    assert order[: len(first)] == first
+    assert [cell.seed for cell in first] == sorted(cell.seed for cell in first)
+    assert {cell.place for cell in first[: len(first) // 2]} == {"writers", "texts"}
+    assert {cell.rule for cell in order[-200:]}.isdisjoint(TELLING)
 
 
 def test_fewer_faulty_sites_are_among_the_more_and_the_seed_draws_them():
@@ -82,6 +104,10 @@ def test_the_table_puts_local_only_and_the_oracle_beside_every_row():
     assert found["digits/none/0"]["holds"]
     assert not found["digits/ipm/4"]["holds"], "0.76 is below 95 % of 0.85"
     assert "FAILS: digits/ipm/4" in show(runs)
+    assert collapses(table) == {"digits/ipm/4": True}
+    told = spreads(table)["digits/ipm/4"]
+    assert (told["least"], told["its"]) == ("oracle", pytest.approx(0.05))
+    assert told["ours"] == pytest.approx((0.02 + 0.1) / 2)
 
 
 def test_the_plan_extrapolates_from_what_has_run():
@@ -112,3 +138,58 @@ def test_the_texts_are_of_eight_sites(tmp_path, monkeypatch):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert len({line["site"] for line in lines}) == 8
     assert {line["label"] for line in lines} == {"0", "1"}
+
+
+def test_images_are_halved_by_means_of_four_pixels(tmp_path):
+    images = np.arange(2 * 4 * 6, dtype=np.uint8).reshape(2, 4, 6)
+    np.savez(tmp_path / "a.npz", images=images, labels=[3, 4], writer=[7, 8], series=[0, 0])
+
+    with np.load(write_writers(tmp_path / "a.npz", tmp_path / "b.npz")) as made:
+        assert made["image"].shape == (2, 2, 3)
+        assert made["image"][0, 0, 1] == np.rint((2 + 3 + 8 + 9) / 4)
+        assert (made["label"].tolist(), made["site"].tolist()) == ([3, 4], [7, 8])
+
+
+def test_the_least_recently_used_is_forgotten_first():
+    memory, made = Memory(), []
+
+    def get(key):
+        return memory.get(key, lambda: made.append(key) or key)
+
+    assert [get(key) for key in (0, *range(MOST_REMEMBERED), 0)] == [0, *range(MOST_REMEMBERED), 0]
+    assert made == [*range(MOST_REMEMBERED)]
+    get("one too many")
+    get(0)
+    assert made[-1] == "one too many"
+    get(1)
+    assert made[-1] == 1
+
+
+def test_a_run_is_the_same_whatever_ran_before_it(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "images.npz",
+        image=rng.integers(0, 255, (96, 6, 6), dtype=np.uint8),
+        label=np.arange(96) // 4 % 3,
+        site=np.arange(96) % 4,
+    )
+    base = {
+        **byzantine.TRAINING,
+        "model.task": "image-classification",
+        "model.source": "embedded:tiny-cnn",
+        "model.trainable": "all",
+        "data.source": str(tmp_path / "images.npz"),
+        "federation.rounds": 2,
+        "train.local-epochs": 1,
+    }
+    attacked = {**base, "faults.sites": "1,3", "faults.attack": "ipm", "lightyear.kernel": -1.0}
+    rules = [RunConfig.from_flat({**attacked, "method": m}) for m in ("krum", "lightyear", "ditto")]
+
+    used = Federation(RunConfig.from_flat(base))
+    after = [used.run(config) for config in (*rules, *rules)]
+
+    for number, config in enumerate(rules):
+        alone = Federation(RunConfig.from_flat(base)).run(config)
+        for again in (after[number], after[number + 3]):
+            assert {**again, "cpu_seconds": 0} == {**alone, "cpu_seconds": 0}
+        assert sorted(alone["accuracy"]) == ["0", "2"]

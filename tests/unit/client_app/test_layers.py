@@ -45,3 +45,23 @@ def test_the_head_of_the_tiny_encoder():
     head, _ = last_layers(trained_shapes(resident))
 
     assert sorted(head) == ["classifier.bias", "classifier.weight"]
+
+
+def test_a_network_that_is_trained_whole():
+    config = RunConfig.from_flat(
+        {
+            "model.source": "embedded:conv4",
+            "model.task": "image-classification",
+            "model.trainable": "all",
+            "method": "fedavg",
+        }
+    )
+    resident = load_resident(config, list("0123456789"))
+
+    head, hidden = last_layers(trained_shapes(resident))
+
+    sizes = {name: tensor.shape for name, tensor in resident.parameters.tensors.items()}
+    assert {name: len(sizes[name]) for name in head} == {"head.bias": 1, "head.weight": 2}
+    assert hidden is not None
+    assert {sizes[name][0] for name in hidden.produced_by} == {128}
+    assert hidden.read_by == ("head.weight",)

@@ -13,6 +13,7 @@ from choice_models import QUESTIONS
 from tiny_residents import items_of, tiny_resident
 
 from client_app.models import load_resident
+from client_app.tasks.classification_scores import ClassificationScores
 from client_app.views import Viewer
 from fedapp.attacks import random_weights
 from fedapp.config import RunConfig
@@ -65,6 +66,23 @@ def test_only_some_records_are_looked_at_always_the_same(tmp_path: Path) -> None
     np.testing.assert_array_equal(some.features_nd, again.features_nd)
     rows = {tuple(np.round(row, 4)) for row in all_of_them.logits_nc.tolist()}
     assert {tuple(np.round(row, 4)) for row in some.logits_nc.tolist()} <= rows
+
+
+def test_metrics_are_computed_for_whoever_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    compute = ClassificationScores.compute
+    monkeypatch.setattr(
+        ClassificationScores, "compute", lambda scores: asked.append(1) or compute(scores)
+    )
+    resident, config = tiny_resident(tmp_path, "bert")
+    view, _ = view_of(resident, config, items_of(resident))
+
+    assert not asked
+    assert set(view.metrics) >= {"loss", "accuracy", "examples"}
+    assert view.metrics["examples"] == len(view.labels_n)
+    assert asked == [1]
 
 
 TEXTS = [

@@ -1,0 +1,161 @@
+"""What it costs a site to judge one neighbour, against the forward pass that it needs anyway.
+
+Usage:
+    python -m benchmarks.agreement_cost            # about two minutes of one core; a quiet machine
+    python -m benchmarks.agreement_cost --pairs 5  # a trial; nothing is written
+
+Three models on their validation records (`PLACES`), one thread. Of each, in turns in one process: a
+*forward pass*, that is the neighbour's model loaded into the resident one and its outputs on the
+records; and a *judgement*: the same, with the last layer's inputs kept, the kernel and its
+agreement with the own one, the agreement of predictions, the distance, the gates, and its part of
+the mix. The result is the median over the pairs of the ratio of processor times; the aim is 1.05.
+What a round needs once, the own view and the null models, is told apart, in forward passes.
+
+Besides the kernel of 256 rows of 2,048 features and its comparison; the aim is 20 ms.
+
+Results: benchmarks/results/agreement_cost.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import describe
+from fedapp.adapter import Adapter
+from fedapp.config import RunConfig
+from fedapp.ntk import alignment, kernel
+from fedapp.peer_rules.base import Context, Neighbour
+from fedapp.peer_rules.lightyear import Lightyear
+
+RESULTS = Path(__file__).resolve().parent / "results" / "agreement_cost.json"
+ROWS, FEATURES = 256, 2048
+PLACES: dict[str, dict[str, Any]] = {
+    "MiniLM with LoRA, heart notes": {"data.source": "embedded:heart"},
+    "four convolutions, digits of 8 x 8": {
+        "model.task": "image-classification",
+        "model.source": "embedded:conv4",
+        "model.trainable": "all",
+        "data.source": "embedded:digits",
+        "data.partition": "iid",
+    },
+    "U-Net, slices of a brain": {
+        "model.task": "image-segmentation",
+        "model.source": "embedded:tiny-unet",
+        "model.trainable": "all",
+        "data.source": "embedded:mni",
+    },
+}
+
+
+def milliseconds(work: Callable[[], Any]) -> float:
+    """Return the processor time of a call."""
+    started = time.process_time()
+    work()
+    return 1e3 * (time.process_time() - started)
+
+
+def measure_kernel(repeats: int) -> dict[str, float]:
+    """Return the median time of one peer's kernel and its agreement with the own one, in ms."""
+    rng = np.random.default_rng(0)
+    own, peer = (rng.standard_normal((ROWS, FEATURES)).astype(np.float32) for _ in range(2))
+    mine = kernel(own)
+    times = [milliseconds(lambda: alignment(mine, kernel(peer))) for _ in range(repeats + 1)]
+    return {"rows": ROWS, "features": FEATURES, "ms": median(times[1:])}
+
+
+def measure_place(settings: dict[str, Any], pairs: int) -> dict[str, Any]:
+    """Return the costs of a judgement with one model."""
+    from client_app.data import load_sites
+    from client_app.models import load_resident
+    from client_app.runtime import compute_settings
+    from client_app.views import Viewer
+
+    config = RunConfig.from_flat(
+        {"method": "lightyear", "train.threads": 1, "train.device": "cpu", **settings}
+    )
+    site, data = next(iter(load_sites(config).items()))
+    resident = load_resident(config, data.label_map)
+    items = resident.task.prepare(data.splits["validation"])
+    viewer, parameters = Viewer(resident, items, config, site), resident.parameters
+    own = parameters.initial(0).map(_moved(0))
+    peer = own.map(_moved(1))
+    context = Context(config, site, 1, viewer)
+
+    def judge(others: list[Adapter]) -> None:
+        neighbours = [Neighbour(f"n{number}", other) for number, other in enumerate(others)]
+        Lightyear(config).mix(own, neighbours, context)
+
+    def forward() -> None:
+        parameters.load(peer)
+        _outputs(resident, viewer, config)
+
+    with compute_settings(config.train, resident.device):
+        forward(), judge([peer])  # what happens once
+        passes, judged, once = [], [], []
+        for _ in range(pairs):
+            passes.append(median(milliseconds(forward) for _ in range(4)))
+            one, five = milliseconds(lambda: judge([peer])), milliseconds(lambda: judge([peer] * 5))
+            judged.append((five - one) / 4)
+            once.append(one - judged[-1])
+    ratio = median(j / p for j, p in zip(judged, passes, strict=True))
+    return {
+        "records": min(len(items), config.p2p.records),
+        "forward_ms": median(passes),
+        "judgement_ms": median(judged),
+        "ratio": ratio,
+        "once_a_round_in_forward_passes": median(once) / median(passes),
+    }
+
+
+def _moved(seed: int) -> Callable[[str, Any], Any]:
+    """A small step away from a model, another for every array."""
+    rng = np.random.default_rng(seed)
+    return lambda name, x: (x + 0.01 * rng.standard_normal(x.shape)).astype(np.float32)
+
+
+def _outputs(resident: Any, viewer: Any, config: RunConfig) -> None:
+    """Run the model over the records that the viewer looks at."""
+    import torch
+
+    from client_app.batching import ordered_batches
+
+    items = viewer.items
+    with torch.inference_mode():
+        for indices in ordered_batches(items, config.train.eval_batch_size):
+            batch = resident.task.collate([items[i] for i in indices])
+            resident.task.output(resident.model, batch)
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=0, help="turns; 0: 15, and write the results")
+    options = parser.parse_args()
+    pairs, load = options.pairs or 15, os.getloadavg()
+    found: dict[str, Any] = {"kernel": measure_kernel(3 * pairs)}
+    print(f"kernel: {found['kernel']['ms']:.1f} ms")
+    for name, settings in PLACES.items():
+        found[name] = measure_place(settings, pairs)
+        told = found[name]
+        print(
+            f"{name}: {told['records']} records, forward {told['forward_ms']:.1f} ms, judgement "
+            f"{told['judgement_ms']:.1f} ms, ratio {told['ratio']:.3f}; once a round "
+            f"{told['once_a_round_in_forward_passes']:.1f} passes",
+            flush=True,
+        )
+    if not options.pairs:
+        document = {**describe(load, "torch", "numpy"), "pairs": pairs, "results": found}
+        RESULTS.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
