@@ -26,14 +26,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.outputs import softmax
+from fedapp.outputs import MIN_ROWS, softmax
 
 Matrix = NDArray[np.floating[Any]]
 Double = NDArray[np.float64]
 KernelKind = Literal["logits", "softmax_trace", "softmax_full"]
 
-MIN_ROWS = 3
-"""Any two centred kernels of two rows are equal: such a score would say 1 of everybody."""
 LARGEST_FULL_KERNEL = 4096
 """Rows x outputs of ``softmax_full``, a kernel of that many rows and columns (128 MiB)."""
 _BLOCK_NUMBERS = 2**20  # numbers of features in fp64 at a time: 8 MiB
@@ -59,8 +57,9 @@ class Kernel:
     def is_informative(self) -> bool:
         """Whether there is anything to compare.
 
-        There is not with fewer than `MIN_ROWS` rows, features that are the same for every row (up
-        to the rounding of their own format) or not finite, or softmax outputs without a gradient.
+        There is not with fewer than `fedapp.outputs.MIN_ROWS` rows (of two, any two centred
+        kernels are equal), features that are the same for every row (up to the rounding of their
+        own format) or not finite, or softmax outputs without a gradient.
         """
         return bool(self.values.any())
 

@@ -20,6 +20,8 @@ Matrix = NDArray[np.floating[Any]]
 Double = NDArray[np.float64]
 
 CALIBRATION_BINS = 15
+MIN_ROWS = 3
+"""Centred, two rows are opposite: any two models would agree perfectly there, or not at all."""
 
 
 def softmax(logits_nc: Matrix) -> Double:
@@ -51,7 +53,8 @@ def prediction_agreement(probabilities_i_nc: Matrix, probabilities_j_nc: Matrix)
     -------
     float
         In [-1, 1]: about 0 for a random head, below for a flipped one. 0 where a matrix is not
-        finite or does not vary from row to row (to 1e-12 of its norm).
+        finite, has fewer than `MIN_ROWS` rows, or does not vary from row to row (to 1e-12 of its
+        norm).
     """
     if probabilities_i_nc.ndim != 2 or probabilities_i_nc.shape != probabilities_j_nc.shape:
         raise ValueError(
@@ -134,7 +137,7 @@ def profile_agreement(own: Profile, peer: Profile) -> float:
 
 def _unit(probabilities_nc: Matrix) -> Double:
     whole = np.asarray(probabilities_nc, dtype=np.float64)
-    if not np.isfinite(whole).all() or not len(whole):
+    if len(whole) < MIN_ROWS or not np.isfinite(whole).all():
         return np.zeros_like(whole)
     centred = whole - whole.mean(axis=0)
     norm = np.linalg.norm(centred)

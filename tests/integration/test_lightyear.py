@@ -45,3 +45,41 @@ def test_a_simulation_gives_the_same_bits_in_whichever_process_a_site_works(desk
     assert len(re.findall(r"Agreement of .*? with its peers over rounds", page)) >= 4
     assert "Who was refused by what" in page
     assert not (folder.path / "post").exists()
+
+
+def test_of_a_faulty_site_everybody_hears_and_nobody_takes_anything(desk: Desk) -> None:
+    faulty = {
+        **QUICK,
+        "faults.sites": "Hungary",
+        "faults.attack": "scaling",
+        "faults.factor": -20.0,
+    }
+    settings = " ".join(f"{key}={json.dumps(value)}" for key, value in faulty.items())
+
+    done = desk.fedapp("run", ROOT, "--name", "rehearsed", "-c", settings)
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    folder = RunFolder(desk.here / "runs" / "rehearsed")
+    there = json.loads(folder.summary_file.read_text())
+    assert there["rehearsal"].startswith("REHEARSAL OF ATTACKS: Hungary")
+    assert (sorted(there["faulty"]), len(there["sites"])) == (["Hungary"], 3)
+    here, _ = run_here(faulty)
+    assert here["sites"] == there["sites"]
+    rounds = [row for row in folder.read_metrics() if row["phase"] == "federation"]
+    assert [row["faulty"] for row in rounds] == [{"Hungary": "scaling"}] * 2
+    notes: list[str] = []
+    ledgers = read_ledgers(folder.ledger, notes)
+    honest = sorted(there["sites"])
+    accepted = dict.fromkeys(honest, 0)
+    for site in honest:
+        for entry in ledgers[site]:
+            heard = {one.origin: one for one in entry.heard}
+            assert sorted(heard) == sorted({*honest, "Hungary"} - {site})
+            assert not heard["Hungary"].accepted
+            assert "distance" in heard["Hungary"].reason
+            accepted[site] += sum(one.accepted for one in entry.heard)
+    assert notes == []
+    assert all(accepted.values()), "the honest ones go on together"
+    page = folder.report_file.read_text(encoding="utf-8")
+    assert "rehearsal of attacks" in page
+    assert "Personal models of the 3 honest hospitals" in page

@@ -129,7 +129,7 @@ def test_calibration_measures_from_useless_models() -> None:
     ("rows", "bend"), [(2, (1.0, 2.0)), (0, (1.0, 2.0)), (ROWS, (0.0, 0.0))],
     ids=["two records", "no record", "constant features"],
 )  # fmt: skip
-@pytest.mark.parametrize("gate", ["fixed", "calibrated"])
+@pytest.mark.parametrize("gate", ["fixed", "calibrated", "off"])
 def test_where_nothing_can_be_judged_a_site_stays_alone(
     rows: int, bend: tuple[float, float], gate: str
 ) -> None:
@@ -138,7 +138,8 @@ def test_where_nothing_can_be_judged_a_site_stays_alone(
 
     assert mixed.model is own
     assert mixed.own_weight == 1
-    assert all("kernel" in verdict.refused_by for verdict in mixed.verdicts)
+    refused_by = "prediction" if gate == "off" else "kernel"
+    assert all(refused_by in verdict.refused_by for verdict in mixed.verdicts)
 
 
 @pytest.mark.parametrize("score", ["logits", "softmax-trace", "softmax-full", "v1"])
