@@ -1,7 +1,7 @@
 """What it costs a site to judge one neighbour, against the forward pass that it needs anyway.
 
 Usage:
-    python -m benchmarks.agreement_cost            # about two minutes of one core; a quiet machine
+    python -m benchmarks.agreement_cost            # some three minutes of one core; a quiet machine
     python -m benchmarks.agreement_cost --pairs 5  # a trial; nothing is written
 
 Three models on their validation records (`PLACES`), one thread. Of each, in turns in one process: a
@@ -138,9 +138,9 @@ def _outputs(resident: Any, viewer: Any, config: RunConfig) -> None:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=0, help="turns; 0: 15, and write the results")
+    parser.add_argument("--pairs", type=int, default=0, help="turns; 0: 9, and write the results")
     options = parser.parse_args()
-    pairs, load = options.pairs or 15, os.getloadavg()
+    pairs, load = options.pairs or 9, os.getloadavg()
     found: dict[str, Any] = {"kernel": measure_kernel(3 * pairs)}
     print(f"kernel: {found['kernel']['ms']:.1f} ms")
     for name, settings in PLACES.items():

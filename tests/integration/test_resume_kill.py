@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from desk import Desk
 from interface import ROOT
-from kill_points import BEFORE_ITS_CHECKPOINT, IN_A_ROUND
+from kill_points import BEFORE_ITS_CHECKPOINT, BETWEEN_PEERS, IN_A_ROUND
 from killer_app import KillerApp, adopting_orphans
 
 from fedapp.results import RunFolder
@@ -60,6 +60,8 @@ CASES = {
     "subspace-reg": ("method=subspace-reg", SIX),
     "fedavg, int8, three of four sites": (DRAWN, (*SIX[:4], RESUMING, *SIX[4:])),
     "pflalign, three of four sites": (OFFSETS, SIX[1:3]),
+    # Every site has a model of its own, and the coordinator none.
+    "lightyear": ("method=lightyear", ("before the exchange", "before mixing", SIX[3])),
 }
 PATIENCE = 600  # seconds for one command, which takes ten on a machine with nothing else to do
 
@@ -140,7 +142,7 @@ def test_a_run_killed_at_every_point_ends_with_the_same_bits(
             told = re.findall(rf"resumed after round (\d+) of {ROUNDS}", said)
             assert told in ([], [str(done)] if struck else [])
             struck[point] = next_round
-            done = next_round - (point in BEFORE_ITS_CHECKPOINT)
+            done = next_round - (point in {**BEFORE_ITS_CHECKPOINT, **BETWEEN_PEERS})
             next_round += 1
         _assert_whole_checkpoints(folder, whole, done)
         _assert_what_is_cut(folder, point, struck[point])
@@ -154,6 +156,8 @@ def test_a_run_killed_at_every_point_ends_with_the_same_bits(
     for point, round in struck.items():
         record_property("kill", json.dumps(_row(case, point, round, whole, folder)))
     _assert_same(whole, folder)
+    if BETWEEN_PEERS.keys() & points:
+        assert _models(folder) == _models(whole)
     if "fraction" in settings:
         _assert_not_always_the_same_sites(whole)
 
@@ -177,6 +181,16 @@ def _row(case: str, point: str, round: int, whole: RunFolder, folder: RunFolder)
     one, two = (_digest(run.checkpoint / f"round-{round:06d}") for run in (whole, folder))
     print(f"{case:34} {point:18} round {round} {two} {'same' if one == two else 'DIFFERENT'}")
     return {"case": case, "point": point, "round": round, "uninterrupted": one, "resumed": two}
+
+
+def _models(folder: RunFolder) -> dict[str, bytes]:
+    """What every site has in the end, without the header, which names the run."""
+    found = {}
+    for site in sorted(folder.sites.iterdir()):
+        data = max(site.glob("*/round-*.safetensors")).read_bytes()
+        found[site.name] = data[8 + int.from_bytes(data[:8], "little") :]
+    assert len(set(found.values())) == len(found) > 1
+    return found
 
 
 def _assert_not_always_the_same_sites(whole: RunFolder) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.exchange import Action
+from fedapp.gossip.post import Post
 from fedapp.results import RunFolder
 from server_app import checkpoint as checkpoint_module
 from server_app import rounds as rounds_module
@@ -193,6 +194,31 @@ def while_resuming(arming: Arming) -> None:
     arming.wrap(RunFolder, "truncate_metrics", make)
 
 
+def before_exchange(arming: Arming) -> None:
+    """Every site has trained and published, no node has heard of it."""
+
+    def make(exchange: Any) -> Any:
+        def struck(post: Post, round: int, *args: Any) -> Any:
+            return arming.strike() if round == arming.round else exchange(post, round, *args)
+
+        return struck
+
+    arming.wrap(Post, "exchange", make)
+
+
+def before_mixing(arming: Arming) -> None:
+    """Every site's mailbox holds its neighbours' models, nobody has mixed them."""
+
+    def make(exchange: Any) -> Any:
+        def struck(post: Post, round: int, *args: Any) -> Any:
+            carried = exchange(post, round, *args)
+            return arming.strike() if round == arming.round else carried
+
+        return struck
+
+    arming.wrap(Post, "exchange", make)
+
+
 def _asks(instructions: Iterable[Any], round: int) -> bool:
     return any(i.action is Action.TRAIN and i.round == round for i in instructions)
 
@@ -217,3 +243,8 @@ POINTS = {
     "before the summary": before_the_summary,
     "while resuming": while_resuming,
 }
+BETWEEN_PEERS: dict[str, Callable[[Arming], None]] = {
+    "before the exchange": before_exchange,
+    "before mixing": before_mixing,
+}
+"""Of rounds in which sites exchange their models without a coordinator."""

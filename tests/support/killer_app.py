@@ -30,7 +30,7 @@ import server_app.app as product
 from fedapp.cli import daemon
 from fedapp.cli.home import Home
 from fedapp.cli.process import Process, with_environment
-from killer.kill_points import POINTS, Arming
+from killer.kill_points import BETWEEN_PEERS, POINTS, Arming
 
 PLAN = Path("THE PLAN")
 app = ServerApp()
@@ -61,7 +61,7 @@ def kill(plan):
 @app.main()
 def main(grid, context):
     plan = json.loads(PLAN.read_text())
-    POINTS[plan["point"]](Arming(plan["round"], lambda: kill(plan)))
+    {**POINTS, **BETWEEN_PEERS}[plan["point"]](Arming(plan["round"], lambda: kill(plan)))
     product.main(grid, context)
 '''
 
