@@ -43,7 +43,7 @@ class ModelSource:
 
 def short_name(source: str) -> str:
     """Return ``model.source`` as it may stand in a message: of a local path the last part."""
-    if source.startswith("embedded:") or not _is_path(source):
+    if source.startswith("embedded:") or not is_path(source):
         return source
     return Path(source).name
 
@@ -83,7 +83,7 @@ def _resolve(source: str) -> ModelSource:
         folder, name = EMBEDDED[key]()
     elif source and user_path(source).is_dir():
         folder = user_path(source).resolve()
-    elif _is_path(source):
+    elif is_path(source):
         raise ConfigError(f"model folder not found: '{short_name(source)}' (setting model.source)")
     else:
         folder = _from_hub(source)
@@ -95,7 +95,8 @@ def _resolve(source: str) -> ModelSource:
     return ModelSource(str(folder), name, model_digest(folder))
 
 
-def _is_path(source: str) -> bool:
+def is_path(source: str) -> bool:
+    """Whether ``model.source`` names a folder, rather than an embedded model or one of the hub."""
     looks = source.startswith((".", "/", "~")) or source.count("/") > 1 or not source
     return looks or Path(source).is_dir()
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from fedapp.config import RunConfig, Scalar
+from fedapp.config import DataSection, RunConfig, Scalar
 from fedapp.config_policy import PolicySection
 from fedapp.config_section import Section, setting
 from fedapp.errors import ConfigError
@@ -19,17 +19,18 @@ from fedapp.text import site_name
 LONGEST_SOCKET = 100
 """Most bytes of the socket's path: Linux has room for 107."""
 
-_TABULAR = frozenset(
-    {"source", "text-column", "label-column", "prompt-column", "response-column"}
-    | {"messages-column", "context-column", "choices-column", "answer-column"}
-    | {"stratum-column", "site-column"}
+_OWN = frozenset(
+    name.replace("_", "-")
+    for name in DataSection.model_fields
+    if name == "source" or name.endswith("_column")
 )
+"""Settings of ``data`` that are the site's own, whatever a run says: what is read."""
 
 
 def _own_data(data: dict[str, Scalar]) -> dict[str, Scalar]:
-    unknown = sorted(set(data) - _TABULAR)
+    unknown = sorted(set(data) - _OWN)
     if unknown:
-        raise ValueError(f"'{unknown[0]}' is none of {', '.join(sorted(_TABULAR))}")
+        raise ValueError(f"'{unknown[0]}' is none of {', '.join(sorted(_OWN))}")
     if not data.get("source"):
         raise ValueError("source is missing: the file or folder with this site's records")
     return data
@@ -85,7 +86,7 @@ class SiteFile(Section):
         who names a column chooses what is read.
         """
         defaults = RunConfig().to_flat()
-        keys = {key: f"data.{key}" for key in _TABULAR}
+        keys = {key: f"data.{key}" for key in _OWN}
         own = {full: self.data.get(key, defaults[full]) for key, full in keys.items()}
         if config.model.source in self.models:
             own["model.source"] = self.models[config.model.source]

@@ -2,7 +2,8 @@
 
 Its ClientApp may be killed, or the line to the coordinator break, after the work is done: the
 coordinator then asks again, and the site must not train again. A message of another round or run
-says that the coordinator has the result, and the next result takes the place of the last.
+says that the coordinator has the result, and the next result takes the place of the last. What was
+made under another policy, which may have withheld less, is never sent.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import numpy as np
 from client_app.service.answer import Answer
 from client_app.service.payloads import Bytes
 from fedapp.atomic import write_bytes
+from fedapp.config_policy import PolicySection
 from fedapp.exchange import Action, Instruction
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 KEPT = frozenset({Action.TRAIN, Action.LOCAL_ONLY})
 """Actions whose result is kept: those that take long."""
 _LONGEST_HEAD = 16 * 2**20  # bytes
@@ -35,16 +37,20 @@ class KeptResult:
     ----------
     folder : Path
         Private to the site.
+    policy : PolicySection
+        The site's, as it is now.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, policy: PolicySection) -> None:
         self.path = folder / "result"
+        self._policy = hashlib.sha256(policy.model_dump_json().encode()).hexdigest()
 
     def save(self, task: str, instruction: Instruction, answer: Answer) -> None:
         """Keep an answer in the place of the last one; raises OSError if there is no room."""
         head = {
             "format": FORMAT,
             "task": task,
+            "policy": self._policy,
             "run": instruction.run,
             "round": instruction.round,
             "header": answer.header,
@@ -64,6 +70,8 @@ class KeptResult:
             with self.path.open("rb") as stream:
                 head = json.loads(stream.readline(_LONGEST_HEAD))
                 if head["format"] != FORMAT or head["task"] != task:
+                    return None
+                if head["policy"] != self._policy:
                     return None
                 payloads = {
                     name: np.frombuffer(stream.read(size), np.uint8) for name, size in head["sizes"]

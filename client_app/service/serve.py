@@ -63,7 +63,7 @@ async def _run(config: SiteFile, say: Say) -> bool:
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    audit, kept = AuditLog(config.audit), KeptResult(config.state)
+    audit, kept = AuditLog(config.audit), KeptResult(config.state, config.policy)
     try:
         work = SiteWork(config, audit, kept)
         desk = Desk(work)

@@ -30,7 +30,14 @@ from client_app.service.socket_file import open_socket
 from client_app.service.work import described
 from fedapp.audit import AuditLog
 from fedapp.config_site import SiteFile
-from fedapp.errors import FedappError, LedgerError, PolicyRefused, SiteUnavailable, WireError
+from fedapp.errors import (
+    ConfigError,
+    FedappError,
+    LedgerError,
+    PolicyRefused,
+    SiteUnavailable,
+    WireError,
+)
 from fedapp.exchange import Action, Instruction, Reply
 from fedapp.gossip.engine import hold_engine
 from fedapp.headers import read_describe, read_instruction
@@ -218,6 +225,7 @@ class SiteServer:
         try:
             if asked.site != self._config.name:
                 raise WireError(f"this is site {self._config.name}; correct the SuperNode's site")
+            _check_kind(asked)
             check_request(self._config.policy, request)
         except FedappError as error:
             return error
@@ -306,6 +314,21 @@ class SiteServer:
 
     async def _note(self, event: str, **what: Any) -> None:
         await asyncio.to_thread(self._audit.record, event, **what)
+
+
+def _check_kind(asked: Instruction) -> None:
+    """Refuse what is asked in simulations alone."""
+    if asked.action in (Action.PUBLISH, Action.MIX):
+        raise ConfigError(
+            f"'{asked.action}' is for a simulation, in which the coordinator runs every site's "
+            "node; between hospitals each runs its own: choose a method with a coordinator"
+        )
+    if asked.config.faults.sites:
+        raise ConfigError(
+            f"this run is a rehearsal in which {', '.join(map(clean, asked.config.faults.sites))} "
+            "attack(s) on purpose, and a hospital's site service takes part in none; leave "
+            "faults.sites empty"
+        )
 
 
 def _failed(asked: Instruction, error: FedappError) -> Answer:

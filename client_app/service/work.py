@@ -15,7 +15,7 @@ from client_app.service.kept import KEPT, KeptResult
 from fedapp.audit import AuditLog
 from fedapp.config import RunConfig
 from fedapp.config_site import SiteFile
-from fedapp.errors import LedgerError
+from fedapp.errors import ConfigError, LedgerError, PolicyRefused
 from fedapp.exchange import Action, Instruction, Reply
 from fedapp.policy import check_steps, withhold
 
@@ -52,20 +52,29 @@ class SiteWork:
             self._kept.acknowledge(instruction)
             self._audit.record("asked", **described(task.id, instruction))
             reply, withheld = self._reply(task)
+            self._note(task, reply, withheld)  # before it is kept: what is kept may leave at once
             answer = Answer.of(reply)
             if instruction.action in KEPT and reply.failure is None:
                 self._keep(task, instruction, answer)
-            self._audit.record("answered", **_leaving(task.id, reply, withheld))
         except LedgerError as error:  # nothing leaves that is not written down
             answer = Answer.of(self._failed(instruction, error))
         finally:
             self._task = None
         return answer
 
+    def _note(self, task: Task, reply: Reply, withheld: list[str]) -> None:
+        failure = reply.failure
+        if failure is not None and failure.kind == PolicyRefused.__name__:
+            told = {"rule": failure.reason, "message": failure.message}
+            self._audit.record("refused", **told, **described(task.id, task.instruction))
+        else:
+            self._audit.record("answered", **_leaving(task.id, reply, withheld))
+
     def _reply(self, task: Task) -> tuple[Reply, list[str]]:
         asked = task.instruction
         try:
             task.check()
+            self._check_model(asked.config.model.source)
             own = self._config.localise(asked.config)
             site = self._of(own)
             check_steps(self._config.policy, _steps(site, asked))
@@ -79,6 +88,17 @@ class SiteWork:
         reply = replace(reply, description=_in_public(reply.description, own, asked.config))
         records = _training_records(site)
         return withhold(self._config.policy, reply, asked.config.model.task, records)
+
+    def _check_model(self, source: str) -> None:
+        """Let a coordinator name models, and no folder of this machine."""
+        from client_app.sources import is_path, short_name
+
+        if source not in self._config.models and is_path(source):
+            raise ConfigError(
+                f"model.source names a folder, '{short_name(source)}', and which of this machine's "
+                "folders is a base model is the site's affair; use a name, and let every site say "
+                "under [models] of site.toml where it is"
+            )
 
     def _failed(self, asked: Instruction, error: Exception) -> Reply:
         name = self._config.name

@@ -121,7 +121,10 @@ class Service:
         self.loop = asyncio.get_running_loop()
         try:
             open_state(self.config)
-            self.audit, self.kept = AuditLog(self.config.audit), KeptResult(self.config.state)
+            self.audit, self.kept = (
+                AuditLog(self.config.audit),
+                KeptResult(self.config.state, self.config.policy),
+            )
             self.work = SiteWork(self.config, self.audit, self.kept)
             self.desk = Desk(self._given or self.work)
             server = SiteServer(self.config, self.desk, self.audit, self.kept)

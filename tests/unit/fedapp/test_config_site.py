@@ -43,6 +43,18 @@ def test_embedded_records_are_no_path(tmp_path):
     assert config.data == {"source": "embedded:heart"}
 
 
+def test_every_column_is_the_sites_own(tmp_path):
+    columns = [key for key in RunConfig().to_flat() if key.startswith("data.") and "column" in key]
+    asked = RunConfig.from_flat({key: "secret" for key in columns})
+    own = "".join(f'{key.removeprefix("data.")} = "mine"\n' for key in columns)
+
+    silent = load_site_file(write(tmp_path, 'name = "x"\n[data]\nsource = "embedded:heart"\n'))
+    named = load_site_file(write(tmp_path, f'name = "x"\n[data]\nsource = "embedded:heart"\n{own}'))
+
+    assert silent.localise(asked).data == RunConfig().data
+    assert {named.localise(asked).to_flat()[key] for key in columns} == {"mine"}
+
+
 def test_records_and_models_of_a_run_are_this_sites(tmp_path):
     config = load_site_file(write(tmp_path))
     run = RunConfig.from_flat(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 import stat
 import subprocess
@@ -208,6 +209,44 @@ def test_a_task_is_called_off(tmp_path, which):
     assert kinds[which - 1] == "TaskCancelled"
 
 
+def test_progress_is_told_while_a_task_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("client_app.service.remote._TELL", 0.0)
+    gate, running = gated(tmp_path)
+    with running as service:
+        told, later = [], []
+        first = in_thread(RemoteSite(service.address, tell=told.append).execute, instruction())
+        wait_until(lambda: len(told) >= 3)
+        second = in_thread(RemoteSite(service.address, tell=later.append).execute, instruction())
+        wait_until(lambda: later)
+        gate.open.set()
+
+        assert first().failure is second().failure is None
+    assert all(re.fullmatch(r"step \d+ of 2000", line) for line in (*told, *later))
+    steps = [int(line.split()[1]) for line in told]
+    assert steps == sorted(set(steps))
+
+
+def test_a_task_without_progress_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr("client_app.service.server._SIGN_OF_LIFE", 0.1)
+    go = threading.Event()
+
+    def slow(task):
+        assert go.wait(20)
+        return echo(task)
+
+    with Service(write_site(tmp_path), slow) as service, service.channel() as channel:
+        first = start(write_instruction(instruction(payloads={})), {})
+        events = channel.stream_stream(EXECUTE)(iter([first]), timeout=20)
+        parts = []
+        for event in map(site_pb2.Event.FromString, events):
+            parts.append(event.WhichOneof("part"))
+            if parts.count("progress") == 3:
+                go.set()
+
+    assert parts[0] == "accepted"
+    assert parts[-1] == "answer"
+
+
 def test_health_says_what_is_done(tmp_path):
     gate, running = gated(tmp_path)
     with running as service, service.channel() as channel:
@@ -345,6 +384,27 @@ def test_an_instruction_for_another_site_is_refused(service):
     assert reply.site == "Basel"
     assert "this is site Bern" in reply.failure.message
     assert service.events()[0]["event"] == "refused"
+
+
+SIMULATED = [
+    instruction(Action.PUBLISH),
+    instruction(Action.MIX),
+    instruction(
+        config=CONFIG.with_changes({"faults.sites": "Basel", "faults.attack": "sign-flip"})
+    ),
+]
+
+
+@pytest.mark.parametrize("asked", SIMULATED, ids=["publish", "mix", "faults"])
+def test_what_belongs_to_a_simulation_is_refused(tmp_path, asked):
+    gate, running = gated(tmp_path)
+    with running as service:
+        reply = RemoteSite(service.address).execute(asked)
+        events = service.events()
+
+    assert reply.failure.kind == "ConfigError"
+    assert events[0]["event"] == "refused"
+    assert gate.calls == []
 
 
 REFUSED = {

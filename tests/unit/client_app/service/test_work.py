@@ -10,6 +10,7 @@ from site_desk import CONFIG, NAME, Service, write_site
 
 from client_app import site as site_module
 from client_app.data import load_site
+from client_app.models import base_loads
 from client_app.service import kept as kept_module
 from client_app.service.remote import RemoteSite
 from client_app.site import LocalSite
@@ -108,6 +109,32 @@ def test_records_keep_their_digest_when_the_service_starts_elsewhere(tmp_path, m
     assert digests[0] == digests[1] != ""
 
 
+def test_a_result_made_under_another_policy_does_not_leave(tmp_path, trainings):
+    with Service(write_site(tmp_path, "min-records = 0\n"), work=None) as service:
+        there = RemoteSite(service.address)
+        initial = there.execute(ask(Action.INITIAL)).payloads
+        open_ = there.execute(ask(Action.TRAIN, initial))
+    with Service(write_site(tmp_path, "min-records = 10\n"), work=None) as service:
+        closed = RemoteSite(service.address).execute(ask(Action.TRAIN, initial))
+
+    assert open_.metrics
+    assert closed.metrics == {}
+    assert trainings == [1, 1]
+    assert np.array_equal(open_.payloads["adapter"].array, closed.payloads["adapter"].array)
+
+
+def test_the_base_model_is_loaded_once(tmp_path):
+    with Service(write_site(tmp_path), work=None) as service:
+        there = RemoteSite(service.address)
+        initial = there.execute(ask(Action.INITIAL)).payloads
+        loaded = base_loads()
+        for round in (1, 2):
+            there.describe(CONFIG, NAME)
+            there.execute(ask(Action.TRAIN, initial, round=round))
+
+    assert base_loads() == loaded
+
+
 def test_another_round_acknowledges_a_result(tmp_path, trainings):
     with Service(write_site(tmp_path), work=None) as service:
         there = RemoteSite(service.address)
@@ -155,12 +182,19 @@ def test_nothing_leaves_that_cannot_be_written_down(tmp_path, monkeypatch):
             if event == "answered":
                 raise LedgerError("the audit log cannot be written (no space), make room")
 
-        monkeypatch.setattr(service.audit, "record", full)
-        reply = there.execute(ask(Action.TRAIN, initial))
+        with monkeypatch.context() as patch:
+            patch.setattr(service.audit, "record", full)
+            reply = there.execute(ask(Action.TRAIN, initial))
+        again = there.execute(ask(Action.TRAIN, initial))
+        events = service.events()
 
     assert reply.failure.kind == "LedgerError"
     assert not reply.payloads
     assert not reply.metrics
+    # Nor is it kept, to leave unseen when the message comes again.
+    (answered,) = (each for each in events if each["event"] == "answered" and each["round"] == 1
+                   and each["action"] == "train")  # fmt: skip
+    assert answered["payloads"]["adapter"]["sha256"] == again.payloads["adapter"].layout.digest
 
 
 def test_the_log_says_what_left(tmp_path):
@@ -212,11 +246,14 @@ def test_too_many_steps_are_refused(tmp_path, trainings):
         reply = there.execute(ask(Action.TRAIN, initial))
         allowed = CONFIG.with_changes({"train.max-steps": 4})
         fewer = there.execute(ask(Action.TRAIN, initial, allowed))
+        events = service.events()
 
     assert (reply.failure.kind, reply.failure.reason) == ("PolicyRefused", "max-local-steps")
     assert "at most 4, got 5" in reply.failure.message
     assert fewer.failure is None
     assert trainings == [1]
+    (refused,) = (event for event in events if event["event"] == "refused")
+    assert (refused["rule"], refused["action"]) == ("max-local-steps", "train")
 
 
 def test_records_that_cannot_be_read_are_an_answer_and_then_read_again(tmp_path):
@@ -239,6 +276,7 @@ def test_the_coordinator_names_no_file_of_this_machine(tmp_path):
     with Service(write_site(tmp_path), work=None) as service:
         there = RemoteSite(service.address)
         described = there.describe(elsewhere, NAME)
+        model = there.describe(CONFIG.with_changes({"model.source": outside}), NAME)
         initial = there.execute(ask(Action.INITIAL, config=elsewhere)).payloads
         reply = there.execute(
             replace(
@@ -250,6 +288,9 @@ def test_the_coordinator_names_no_file_of_this_machine(tmp_path):
 
     assert (described.failure, reply.failure) == (None, None)
     assert not list(tmp_path.glob("outside*"))
+    assert model.failure.kind == "ConfigError"
+    assert "names a folder, 'outside'" in model.failure.message
+    assert str(tmp_path) not in model.failure.message
 
 
 def test_a_base_model_of_this_machine_is_called_by_its_public_name(tmp_path):
