@@ -26,6 +26,8 @@ class Method:
     """Whether the pairs get other factors every round; both halves say so too."""
     products: bool = False
     """Whether it is a method for LoRA pairs, though it does not move their basis."""
+    bases: bool = False
+    """Whether every round begins with bases that the sites propose."""
     offset: str = ""
     """What each site adds to the one model, and keeps; empty: nothing."""
     peer_rule: str = ""
@@ -72,6 +74,7 @@ METHODS: dict[str, Method] = {
         "client_app.methods.dysco:Dysco",
         "every round a fresh B, in directions that the others do not use, folded into the base",
         moves_basis=True,
+        bases=True,
     ),
     "random-boost": Method(
         "server_app.strategies.random_boost:RandomBoost",

@@ -1,7 +1,8 @@
 """`fedapp site dry-run`: made-up records through the whole path, from socket to update.
 
 The service is started as it will run, in another process with a folder of its own, and is asked
-what a coordinator asks in one round. Nothing of the site's own records is read.
+what a coordinator asks in one round: Flower's messages go to the ClientApp, which asks the service.
+Nothing of the site's own records is read.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ from client_app.preflight.replies import checked
 from client_app.preflight.synthetic import write_records
 from client_app.service.calls import HEALTH, target
 from client_app.service.proto import site_pb2
-from client_app.service.remote import RemoteSite
 from fedapp.config import RunConfig
 from fedapp.config_site import SiteFile
-from fedapp.errors import SiteUnavailable
-from fedapp.exchange import Action, Instruction
+from fedapp.errors import ConfigError, SiteUnavailable
+from fedapp.exchange import Action, Instruction, Reply
 from fedapp.hash_chain import read_chain
+from fedapp.registry import METHODS
 
 Say = Callable[[str], None]
 
@@ -42,6 +43,11 @@ def dry_run(config: SiteFile, run: RunConfig, say: Say) -> dict[str, Any]:
     FedappError
         With the sentence of the step that failed.
     """
+    if METHODS[run.method].peer_rule:
+        raise ConfigError(
+            f"method {run.method} has no coordinator, whose round a dry run rehearses; rehearse "
+            "the same model with another method, or start `fedapp peer` beside others"
+        )
     with tempfile.TemporaryDirectory(prefix="fedapp-dry-run-") as name:
         folder = Path(name)
         data = write_records(folder / "records.jsonl", run, config.name)
@@ -50,23 +56,23 @@ def dry_run(config: SiteFile, run: RunConfig, say: Say) -> dict[str, Any]:
         began = time.monotonic()
         with running_service(path, folder / "s") as socket:
             say(f"the service began within {time.monotonic() - began:.1f} s")
-            timings = _round(RemoteSite(f"unix:{socket}", tell=say), config.name, run, say)
+            node = {"site": config.name, "site-address": f"unix:{socket}"}
+            timings = _round(node, config.name, run, say)
         events = [link.body for link in read_chain(folder / "state" / "audit.jsonl")]
     sent = [event for event in events if event["event"] == "answered" and event["payloads"]]
     left: dict[str, Any] = sent[-1] if sent else {}
     return {**timings, "leaves": {k: left[k] for k in ("payloads", "metrics", "numbers") if left}}
 
 
-def _round(site: RemoteSite, name: str, run: RunConfig, say: Say) -> dict[str, Any]:
+def _round(node: Mapping[str, str], name: str, run: RunConfig, say: Say) -> dict[str, Any]:
     found: dict[str, Any] = {}
     payloads: dict[str, Any] = {}
-    for action in (Action.DESCRIBE, Action.INITIAL, Action.TRAIN, Action.EVALUATE):
+    actions = [Action.DESCRIBE, Action.INITIAL, Action.BASES, Action.TRAIN, Action.EVALUATE]
+    if not METHODS[run.method].bases:
+        actions.remove(Action.BASES)
+    for action in actions:
         began = time.monotonic()
-        if action is Action.DESCRIBE:
-            reply = checked(site.describe(run, name))
-        else:
-            asked = Instruction(action, name, run, 1, payloads=payloads, run=_RUN)
-            reply = checked(site.execute(asked))
+        reply = checked(_ask(Instruction(action, name, run, 1, payloads=payloads, run=_RUN), node))
         if action is Action.INITIAL:
             payloads = dict(reply.payloads)
         found[f"{action.value}_seconds"] = time.monotonic() - began
@@ -74,6 +80,29 @@ def _round(site: RemoteSite, name: str, run: RunConfig, say: Say) -> dict[str, A
         found[f"{action.value}_bytes"] = size
         say(f"{action.value}: {time.monotonic() - began:.2f} s, {size:,} bytes of payload left")
     return found
+
+
+def _ask(asked: Instruction, node: Mapping[str, str]) -> Reply:
+    """Send the ClientApp the message that a SuperNode would, and read what it answers."""
+    # Loaded here: Flower takes a second to import.
+    from flwr.app import Context, Message, Metadata, RecordDict
+
+    from client_app.app import app
+    from fedapp import wire
+
+    describing = asked.action is Action.DESCRIBE
+    content = (
+        wire.describe_to_content(asked.config) if describing else wire.instruction_to_content(asked)
+    )
+    about = Metadata(
+        run_id=1, message_id="dry-run", src_node_id=1, dst_node_id=2, reply_to_message_id="",
+        group_id="", created_at=time.time(), ttl=3600.0,
+        message_type=wire.MESSAGE_TYPES[asked.action],
+    )  # fmt: skip
+    message = Message(metadata=about, content=content)  # type: ignore[call-overload]
+    with redirect_stdout(sys.stderr):  # a ClientApp tells its SuperNode's terminal of its progress
+        answer = app(message, Context(1, 2, dict(node), RecordDict(), {})).content
+    return wire.content_to_descriptions(answer)[0] if describing else wire.content_to_reply(answer)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from fedapp.config import RunConfig, Scalar
 
 RECORDS = 60
 LABELS = ("no", "yes")
+_SIDE = 32  # pixels
 
 
 def write_records(path: Path, run: RunConfig, site: str) -> dict[str, Scalar]:
@@ -31,4 +32,16 @@ def _record(task: str, number: int, labels: tuple[str, ...]) -> dict[str, Any]:
     if task == "multiple-choice":
         choices = [f"{number % 7}", f"{number % 7 + 1}"]
         return {"context": f"{text}; it is", "choices": choices, "answer": 0}
+    if task == "image-classification":
+        return {"image": _pixels(number), "label": labels[number % len(labels)]}
+    if task == "image-segmentation":
+        classes = [[column % len(labels) for column in range(_SIDE)] for _ in range(_SIDE)]
+        return {"image": _pixels(number), "mask": classes}
     return {"text": text, "label": labels[number % len(labels)]}
+
+
+def _pixels(number: int) -> list[list[float]]:
+    """Return a grey image that no other number has."""
+    return [
+        [(row * column + 7 * number) % 256 / 255 for column in range(_SIDE)] for row in range(_SIDE)
+    ]

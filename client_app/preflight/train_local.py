@@ -51,7 +51,9 @@ def train_local(config: SiteFile, run: RunConfig, say: Say) -> dict[str, Any]:
         )
     )
     for split in splits:
-        first, last = before.metrics[f"received/{split}"], after.metrics[f"local-only/{split}"]
+        # A split without records has no metrics.
+        first = before.metrics.get(f"received/{split}", {})
+        last = after.metrics.get(f"local-only/{split}", {})
         for name in columns(own):
             if name in first and name in last:
                 say(f"{split} {name}: {first[name]:.3f} untrained, {last[name]:.3f} trained")

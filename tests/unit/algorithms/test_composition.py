@@ -71,6 +71,7 @@ def test_both_halves_of_a_method_agree(method: str) -> None:
     for name, _ in federation.initial.arrays():
         assert rule.contributes(name) == federation.strategy.contributes(name), name
     assert rule.moves_basis == federation.strategy.moves_basis == METHODS[method].moves_basis
+    assert (federation.strategy.basis_layout() is not None) == METHODS[method].bases
     assert rule.personal == bool(METHODS[method].personal)
     assert rule.offset == bool(METHODS[method].offset)
     recompose = type(federation.strategy).recompose is not BaseStrategy.recompose

@@ -12,6 +12,15 @@ from typer.testing import CliRunner
 from client_app.preflight.synthetic import write_records
 from fedapp.cli import app, toml
 from fedapp.config import RunConfig
+from fedapp.tasks import TASKS
+
+MODELS = {
+    "sequence-classification": "embedded:tiny-encoder",
+    "causal-lm": "embedded:tiny-decoder",
+    "multiple-choice": "embedded:tiny-decoder",
+    "image-classification": "embedded:tiny-cnn",
+    "image-segmentation": "embedded:tiny-unet",
+}
 
 
 def run(command, path, *more, settings=CONFIG):
@@ -91,19 +100,39 @@ def test_train_local_on_bad_records_has_their_exit_code(tmp_path):
     assert result.exit_code == 3
 
 
-@pytest.mark.parametrize("task", ["sequence-classification", "causal-lm", "multiple-choice"])
+@pytest.mark.parametrize("task", TASKS)
 def test_made_up_records_can_be_read(tmp_path, task):
     from client_app.data import load_site
 
-    model = (
-        "embedded:tiny-encoder" if task == "sequence-classification" else "embedded:tiny-decoder"
-    )
-    settings = RunConfig.from_flat({"model.task": task, "model.source": model})
+    named = {"data.labels": "background,organ"} if task == "image-segmentation" else {}
+    settings = RunConfig.from_flat({"model.task": task, "model.source": MODELS[task], **named})
     data = write_records(tmp_path / "records.jsonl", settings, NAME)
 
     own = settings.with_changes({f"data.{key}": value for key, value in data.items()})
+    loaded = load_site(own, NAME)
 
-    assert load_site(own, NAME).splits["train"]
+    assert {name: len(records) for name, records in loaded.splits.items()} == {
+        "train": 36, "validation": 12, "test": 12,
+    }  # fmt: skip
+
+
+def test_a_step_of_a_method_without_a_coordinator_is_a_sentence(tmp_path):
+    result = run(
+        "dry-run", write_site(tmp_path), settings=CONFIG.with_changes({"method": "lightyear"})
+    )
+
+    assert result.exit_code == 2
+    assert "method lightyear has no coordinator" in result.output
+
+
+def test_train_local_of_a_site_without_records_to_validate_on(tmp_path):
+    path = write_site(tmp_path, records=8)
+    few = CONFIG.with_changes({"data.validation-fraction": 0.01, "data.test-fraction": 0.01})
+
+    result = run("train-local", path, "--json", settings=few)
+
+    assert result.exit_code == 0, result.output
+    assert "records" in json.loads(result.stdout)
 
 
 @pytest.mark.slow
@@ -111,10 +140,11 @@ def test_a_dry_run_goes_through_a_service_of_its_own(tmp_path):
     path = write_site(tmp_path)
     (tmp_path / "records.csv").unlink()  # own records are not read
 
-    result = run("dry-run", path, "--json")
+    result = run("dry-run", path, "--json", settings=CONFIG.with_changes({"method": "dysco"}))
 
     assert result.exit_code == 0, result.output
     timings = json.loads(result.stdout)
+    assert timings["bases_bytes"] > 0
     assert timings["train_bytes"] > 0
     assert timings["leaves"]["payloads"]["adapter"]["codec"] == "fp32"
     assert not (tmp_path / "state").exists()
