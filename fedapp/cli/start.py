@@ -14,7 +14,13 @@ from fedapp.cli.provision import FOLDER, Provisions
 from fedapp.config_join import read_join
 from fedapp.paths import user_path
 from fedapp.provision.folder import Folder
-from fedapp.provision.start import become, executor_command, superlink_command, supernode_command
+from fedapp.provision.start import (
+    PROMPT,
+    become,
+    executor_command,
+    superlink_command,
+    supernode_command,
+)
 
 Flower = Annotated[
     Path | None, typer.Option("--home", help="Flower's own folder; default: below ~/.fedapp.")
@@ -83,7 +89,7 @@ def supernode(
     join = read_join(user_path(config).absolute())
     command = supernode_command(join)
     say(f"SuperNode of {join.site} for the SuperLink at {join.superlink}")
-    become(command, _home(home, f"supernode-{join.site}"), os.environ)
+    become(command, _home(home, f"supernode-{join.site}"), {**PROMPT, **os.environ})
 
 
 def _folder(folder: Path) -> Folder:

@@ -38,6 +38,10 @@ QUIET = {
 }
 """Flower calls home and installs packages unless it is told not to."""
 
+PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+"""Seconds after which a SuperNode's executor asks it again for work, within one machine: Flower's
+own second would be half a second of every message."""
+
 
 def superlink_command(folder: Folder, listen: str, database: Path) -> list[str]:
     """Check what the SuperLink needs and return its command.
