@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -30,10 +31,11 @@ from provisioning import Coordinator
 
 from fedapp.certificates import Issuer
 from fedapp.config_join import read_join
+from fedapp.errors import ProvisionError
 from fedapp.provision.enrol import Enrolled, _Control, enrol, member_keys
 from fedapp.provision.health import answers, connected
 from fedapp.provision.keys import read_peer_key
-from fedapp.provision.start import program, supernode_command
+from fedapp.provision.start import executor_command, program, supernode_command
 
 pytestmark = pytest.mark.slow
 PATIENCE = 300.0  # of a machine that computes something else as well
@@ -208,6 +210,20 @@ def test_members_get_in_and_nobody_else(loopback: Loopback, tmp_path: Path) -> N
     assert connected(loopback.port), "what the health check of a SuperNode's container looks at"
 
 
+def test_runs_are_executed_by_whoever_knows_the_secret(loopback: Loopback) -> None:
+    stranger = Coordinator(loopback.root / "x", ["Bern"], loopback.coordinator.address).folder
+    shutil.copy2(loopback.folder.authority, stranger.authority)
+    address = f"127.0.0.1:{loopback.port}"
+    loopback.start("executor", *executor_command(loopback.folder, address))
+    loopback.start("foreign executor", *executor_command(stranger, address))
+
+    said = loopback.wait_for("superlink", '"POST /v1/runtime/acquire-task HTTP/1.1" 401')
+    assert said.count("SuperExec authentication failed") == 1
+    loopback.processes["foreign executor"].wait(PATIENCE)
+    loopback.wait_for("executor", "Starting Flower SuperExec")
+    assert loopback.processes["executor"].poll() is None
+
+
 def test_a_plain_call_gets_no_answer(loopback: Loopback) -> None:
     with pytest.raises((urllib.error.URLError, ConnectionError)):
         urllib.request.urlopen(f"http://127.0.0.1:{loopback.port}/health", timeout=10)
@@ -221,3 +237,48 @@ def test_who_has_left_is_refused(loopback: Loopback) -> None:
     assert set(member_keys(loopback.folder)) == {"Basel"}
 
     assert loopback.enrol() == Enrolled((), ("Basel",), ("Bern",))
+
+    # Its SuperNode is told at its next call, and ends.
+    loopback.processes["Bern"].wait(PATIENCE)
+    assert '/v1/fleet/pull-messages HTTP/1.1" 401' in loopback.log("superlink")
+    assert loopback.status() == {"Basel": "online", "Bern": "unregistered"}
+
+
+def test_a_key_that_has_left_is_never_taken_back(loopback: Loopback) -> None:
+    loopback.coordinator.revoked = set()
+    loopback.coordinator.write()
+    loopback.coordinator.provision()
+
+    with pytest.raises(ProvisionError, match="the key of Bern was unregistered"):
+        loopback.enrol()
+
+
+GOODBYE = {
+    "Basel": (0, "SuperNode terminated gracefully"),
+    "executor": (0, "SuperExec terminated gracefully"),
+    # The web server in it raises the signal anew once it has closed.
+    "superlink": (-signal.SIGTERM, "Application shutdown complete"),
+}
+
+
+@pytest.mark.parametrize("name", GOODBYE)
+def test_sigterm_ends_it_within_ten_seconds(loopback: Loopback, name: str) -> None:
+    loopback.wait_for("Basel", "Starting Flower SuperExec")
+    process = loopback.processes[name]
+    children = _children(process.pid)
+    assert bool(children) == (name == "Basel"), "a SuperNode has an executor of its own"
+
+    process.send_signal(signal.SIGTERM)
+    end = time.monotonic() + 10
+    code, words = GOODBYE[name]
+    assert process.wait(10) == code, loopback.log(name)
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert words in loopback.log(name)
+    if name == "superlink":
+        assert not connected(loopback.port, patience=0)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
