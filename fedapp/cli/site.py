@@ -9,6 +9,7 @@ import typer
 from fedapp.cli import site_steps
 from fedapp.cli.console import SentenceGroup, say
 from fedapp.cli.half import half
+from fedapp.cli.join import join
 from fedapp.cli.keygen import keygen
 from fedapp.cli.site_steps import SiteFileOption
 from fedapp.paths import user_path
@@ -45,3 +46,4 @@ app.command()(keygen)
 app.command()(site_steps.check)
 app.command("dry-run")(site_steps.dry_run)
 app.command("train-local")(site_steps.train_local)
+app.command()(join)

@@ -111,7 +111,7 @@ def train_local(
     found = half(_TRAIN_LOCAL)(file, settings, _teller(as_json))
     say(json.dumps(found, indent=1) if as_json else "Nothing has left this machine.")
     if not as_json:
-        say("Next: join, with fedapp site serve beside this hospital's SuperNode.")
+        say("Next: fedapp site serve, and beside it fedapp site join.")
 
 
 def table(findings: Iterable[Finding]) -> Table:

@@ -49,7 +49,7 @@ def superlink(
     """
     command = superlink_command(_folder(folder), listen, user_path(database).absolute())
     say(f"SuperLink on {listen}: TLS, authenticated SuperNodes, files of {folder}")
-    become(command, _home(home, "superlink"), os.environ)
+    become(command, flower_home(home, "superlink"), os.environ)
 
 
 def superexec(
@@ -67,7 +67,7 @@ def superexec(
     """
     command = executor_command(_folder(folder), superlink)
     say(f"Executor of runs for the SuperLink at {superlink}")
-    become(command, _home(home, "superexec"), os.environ)
+    become(command, flower_home(home, "superexec"), os.environ)
 
 
 def supernode(
@@ -89,12 +89,13 @@ def supernode(
     join = read_join(user_path(config).absolute())
     command = supernode_command(join)
     say(f"SuperNode of {join.site} for the SuperLink at {join.superlink}")
-    become(command, _home(home, f"supernode-{join.site}"), {**PROMPT, **os.environ})
+    become(command, flower_home(home, f"supernode-{join.site}"), {**PROMPT, **os.environ})
 
 
 def _folder(folder: Path) -> Folder:
     return Folder(user_path(folder).absolute())
 
 
-def _home(home: Path | None, name: str) -> Path:
+def flower_home(home: Path | None, name: str) -> Path:
+    """Return the folder for what Flower keeps of one of its programs."""
     return user_path(home).absolute() if home is not None else shared_folder() / name
