@@ -218,6 +218,25 @@ def test_the_fingerprint_said_by_telephone_must_be_that_of_the_request(
     assert coordinator.provision(made.request, fingerprints=[said]).members["Basel"].issued
 
 
+def test_a_member_that_comes_later_changes_nothing_of_the_others(coordinator: Coordinator) -> None:
+    coordinator.complete()
+    before = coordinator.snapshot()
+    coordinator.names.append("Bern")
+    coordinator.write()
+
+    told = coordinator.provision()
+    done = coordinator.provision(coordinator.keys("Bern").request)
+
+    assert (told.members["Bern"], told.kits) == (None, ("Bern",))
+    assert done.members["Bern"] is not None
+    assert done.members["Bern"].issued
+    assert not done.members["Basel"].issued  # type: ignore[union-attr]
+    after = coordinator.snapshot()
+    changed = {name for name, held in before.items() if after[name] != held}
+    assert changed == {"consortium.toml"}
+    assert {name.split("/")[-2] for name in after.keys() - before.keys()} == {"Bern"}
+
+
 def test_who_has_left_loses_certificate_kit_and_enrolment(coordinator: Coordinator) -> None:
     coordinator.extra = f'[peers]\nrun = "{RUN}"\n'
     coordinator.write()
