@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from client_app.hosting import hosted_sites
 from client_app.models import load_resident
@@ -16,21 +16,29 @@ from client_app.site import LocalSite, Site
 from fedapp.adapter import Adapter
 from fedapp.codec import pack
 from fedapp.config import RunConfig
-from fedapp.errors import ConfigError, FedappError, GossipError
+from fedapp.config_peer import read_settings
+from fedapp.errors import FedappError, GossipError, PolicyRefused
 from fedapp.exchange import Action, Instruction, Reply
 from fedapp.gossip.node import GossipNode
 from fedapp.gossip.post import deliver
 from fedapp.gossip.start import Start
 from fedapp.mailbox import Mailbox
 from fedapp.peft_format import save_peft
-from fedapp.registry import METHODS
 from fedapp.results import RunFolder, versions
 from fedapp.run_lock import RunLock
 from fedapp.site_rows import join_halves, site_rows
 from fedapp.tasks import headline, title
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 _LOOK = 0.2  # seconds between two looks at where the others are
+
+
+class Beside(Protocol):
+    """Does work beside the event loop, and never two works at a time."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
+        """Return what ``work`` returns, or raise what it raises."""
 
 
 @contextmanager
@@ -44,20 +52,26 @@ def load_trainer(start: Start, settings: Path, say: Say) -> Iterator[Trainer]:
     CheckpointError
         If another process works in the folder.
     """
-    config = RunConfig.from_toml(settings)
-    if not METHODS[config.method].peer_rule:
-        named = ", ".join(name for name, method in METHODS.items() if method.peer_rule)
-        raise ConfigError(
-            f"{settings}: method {config.method} needs a coordinator; choose one of {named}"
-        )
+    config = read_settings(settings)
     site = hosted_sites(config, {"site": start.name})[start.name]
+    with run_folder(start) as folder:
+        yield Trainer(start, config, site, folder, say)
+
+
+@contextmanager
+def run_folder(start: Start) -> Iterator[RunFolder]:
+    """Hold the site's folder of results; raises CheckpointError."""
     folder = RunFolder(Path(start.state) / "run")
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = RunLock(folder.path)
     try:
-        yield Trainer(start, config, site, folder, say)
+        yield folder
     finally:
         lock.release()
+
+
+async def _at_once() -> None:
+    """Let every round begin."""
 
 
 @dataclass
@@ -75,6 +89,10 @@ class Trainer:
     folder : RunFolder
     say : callable
         Takes a line at a time.
+    beside : Beside
+        Where the site works.
+    may_begin : callable
+        Returns when a round may begin.
     """
 
     start: Start
@@ -82,6 +100,8 @@ class Trainer:
     site: Site
     folder: RunFolder
     say: Say
+    beside: Beside = field(default_factory=lambda: _beside)
+    may_begin: Callable[[], Awaitable[None]] = _at_once
 
     async def run(self, node: GossipNode) -> None:
         """Go on where the last finished round ended, to the end of the last one.
@@ -102,19 +122,20 @@ class Trainer:
             raise
 
     async def _run(self, node: GossipNode) -> None:
-        description = await _beside(lambda: self._do(self._instruction(Action.DESCRIBE, 0)))
-        about = {self.start.name: description.description}
+        described = await self.beside(lambda: self._do(self._instruction(Action.DESCRIBE, 0)))
+        about = {self.start.name: described.description}
         self.folder.write_config(self.config, versions(), sites=about)
-        resident = load_resident(self.config, description.description["label_map"])
-        initial = resident.parameters.initial(self.config.seed)
+        initial = await self.beside(lambda: self._initial(described.description["label_map"]))
         done, rounds = self._done(), self.config.federation.rounds
         if done:
             self.say(f"{node.name} goes on after round {done} of {rounds}")
         while done < rounds:
+            await self.may_begin()
             round = min(rounds, max(done + 1, _round_of_the_others(node)))
             await self._round(node, round, initial)
             done = round
-        save_peft(self._model(initial), self.folder.adapter, resident.peft_config, self._card())
+        peft_config = described.description["peft_config"]
+        save_peft(self._model(initial), self.folder.adapter, peft_config, self._card())
         self.folder.write_status("completed")
         await self._linger(node, rounds)
 
@@ -125,7 +146,7 @@ class Trainer:
         trained = Reply(node.name, round, Action.PUBLISH)
         # What peers may have stays as it is, also where training again would give other bits.
         if letter is None or node.published != round:
-            trained = await _beside(
+            trained = await self.beside(
                 lambda: self._do(self._instruction(Action.PUBLISH, round, payloads=payload))
             )
             letter = await asyncio.to_thread(mailbox.outgoing, round)
@@ -142,7 +163,7 @@ class Trainer:
             traffic=replace(node.traffic.rounds[round]),
         )
         await asyncio.to_thread(mailbox.deliver, round, delivery)
-        mixed = await _beside(
+        mixed = await self.beside(
             lambda: self._do(self._instruction(Action.MIX, round, payloads=payload))
         )
         received = sum(len(one.payload) for one in delivery.letters)
@@ -193,9 +214,15 @@ class Trainer:
 
     def _do(self, instruction: Instruction) -> Reply:
         reply = self.site.execute(instruction)
-        if reply.failure is not None:
-            raise FedappError(reply.failure.message)
-        return reply
+        failure = reply.failure
+        if failure is None:
+            return reply
+        if failure.kind == PolicyRefused.__name__:
+            raise PolicyRefused(failure.message, reason=failure.reason)
+        raise FedappError(failure.message)
+
+    def _initial(self, label_map: list[str]) -> Adapter:
+        return load_resident(self.config, label_map).parameters.initial(self.config.seed)
 
     def _done(self) -> int:
         """Return the last round of which this site has recorded the result."""
@@ -236,26 +263,26 @@ def _round_of_the_others(node: GossipNode) -> int:
     return asked[(len(asked) - 1) // 2] if asked else 0
 
 
-async def _beside(work: Callable[[], Reply]) -> Reply:
+async def _beside(work: Callable[[], T]) -> T:
     """Run ``work`` in a thread that the process need not wait for when it is told to end."""
     loop = asyncio.get_running_loop()
-    result: asyncio.Future[Reply] = loop.create_future()
+    result: asyncio.Future[T] = loop.create_future()
 
-    def settle(reply: Reply | None, error: BaseException | None) -> None:
+    def settle(found: T | None, error: BaseException | None) -> None:
         if result.cancelled():
             return
         if error is not None:
             result.set_exception(error)
-        elif reply is not None:
-            result.set_result(reply)
+        else:
+            result.set_result(cast("T", found))
 
     def run() -> None:
         try:
-            reply, error = work(), None
+            found, error = work(), None
         except BaseException as caught:  # it belongs to who waits
-            reply, error = None, caught
+            found, error = None, caught
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, reply, error)
+            loop.call_soon_threadsafe(settle, found, error)
 
     threading.Thread(target=run, daemon=True).start()
     return await result

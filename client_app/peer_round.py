@@ -26,6 +26,7 @@ from fedapp.gossip.ledger import Heard, Ledger
 from fedapp.mailbox import Delivery, Letter, Mailbox
 from fedapp.peer_rules.base import Context, Mixed, Neighbour, PeerRule, Verdict
 from fedapp.peer_update import read_letter, terms_digest, write_letter
+from fedapp.policy import clip_updates
 from fedapp.registry import METHODS, load_half
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class PeerSite:
         Prepared records; those for training are needed to publish alone.
     measure : callable
         Evaluates the live model on splits.
+    clip_norm : float
+        Largest norm of what a published model adds to the one that the round began with; 0: none.
     """
 
     instruction: Instruction
@@ -61,6 +64,7 @@ class PeerSite:
     training: Items
     validation: Items
     measure: Measure
+    clip_norm: float = 0.0
 
     @property
     def mailbox(self) -> Mailbox:
@@ -120,11 +124,13 @@ def publish(at: PeerSite, report: Report | None = None) -> Half:
     # Should nothing come of the second half, the site goes on alone. Where there is a letter there
     # is this state.
     _save(at, {"trained": trained, "model": trained, "metrics": {}})
-    letter = write_letter(instruction.site, trained, at.terms, config.federation.codec)
+    shown, factor = clip_updates({"model": trained}, {"model": start}, at.clip_norm)
+    letter = write_letter(instruction.site, shown["model"], at.terms, config.federation.codec)
     at.mailbox.send(instruction.round, letter)
+    clipped = {"clip_factor": factor} if factor < 1 else {}
     return Half(
         {f"received/{split}": metrics for split, metrics in _splits(known).items()},
-        {**training.numbers, "state_round": float(kept.round)},
+        {**training.numbers, **clipped, "state_round": float(kept.round)},
     )
 
 

@@ -222,8 +222,7 @@ class LocalSite:
         )
 
     def _publish(self, work: _Work) -> Reply:
-        report = Progress(work.instruction, base_loads())
-        half = peer_round.publish(self._peer(work), report)
+        half = peer_round.publish(self._peer(work), self._report(work.instruction))
         weight = float(len(self._items(work, "train")))
         return _reply(work.instruction, metrics=half.metrics, weight=weight, numbers=half.numbers)
 
@@ -246,6 +245,7 @@ class LocalSite:
                 self._training_items(work) if work.instruction.action is Action.PUBLISH else []
             ),
             validation=self._items(work, "validation"),
+            clip_norm=self._clip_norm,
             measure=lambda phase, splits: self._evaluated(work, phase, splits),
         )
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from fedapp.config import RunConfig
 from fedapp.config_gossip import GossipSection
 from fedapp.config_section import Section, setting
 from fedapp.errors import ConfigError
@@ -15,6 +16,7 @@ from fedapp.gossip.membership import Member, is_address
 from fedapp.gossip.start import Start
 from fedapp.gossip.topology import Graph, Topology, neighbours, pulled_by
 from fedapp.paths import user_path
+from fedapp.registry import METHODS
 from fedapp.section_file import read_section
 from fedapp.text import clean, site_name
 
@@ -172,3 +174,14 @@ def read_peer(path: Path) -> tuple[PeerConfig, Consortium]:
             f"site's address in {config.consortium}"
         )
     return config, consortium
+
+
+def read_settings(path: Path) -> RunConfig:
+    """Read the settings of a run without a coordinator; raises ConfigError."""
+    config = RunConfig.from_toml(path)
+    if not METHODS[config.method].peer_rule:
+        named = ", ".join(name for name, method in METHODS.items() if method.peer_rule)
+        raise ConfigError(
+            f"{path}: method {config.method} needs a coordinator; choose one of {named}"
+        )
+    return config

@@ -70,6 +70,9 @@ class SiteFile(Section):
     models: dict[str, str] = setting(
         {}, "folder of each base model that is on this machine, by the name that a run gives it"
     )
+    peer: Path | None = setting(
+        None, "file of `fedapp peer` with settings: this service then is that training peer as well"
+    )
     policy: PolicySection = Field(default_factory=PolicySection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
     check: DialSection = Field(default_factory=DialSection)
@@ -106,6 +109,7 @@ def load_site_file(path: Path) -> SiteFile:
     changes: dict[str, object] = {
         "socket": here / user_path(config.socket),
         "state": here / user_path(config.state),
+        "peer": here / user_path(config.peer) if config.peer else None,
         "data": {**config.data, "source": _beside(here, str(config.data["source"]))},
         "models": {name: _beside(here, folder) for name, folder in config.models.items()},
         "check": _located(here, config.check),

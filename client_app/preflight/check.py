@@ -14,10 +14,13 @@ from fedapp.policy import Request, check_request, check_steps
 from fedapp.preflight.certificates import check_files, utc_now
 from fedapp.preflight.finding import Finding, Status, attempt
 from fedapp.preflight.machine import check_disk, check_memory
-from fedapp.preflight.network import check_network
+from fedapp.preflight.network import check_neighbours, check_network
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from client_app.data import SiteData
+    from fedapp.gossip.start import Start
 
 
 def check_site(config: SiteFile, run: RunConfig) -> Iterator[Finding]:
@@ -39,6 +42,13 @@ def check_site(config: SiteFile, run: RunConfig) -> Iterator[Finding]:
     yield attempt("policy", lambda: _policy(config, run, loaded))
     yield attempt("base-model", lambda: _model(config, run))
     files = [path for path in (config.check.authority, *config.check.certificates) if path]
+    if config.peer is not None:
+        peers: list[Start] = []
+        path = config.peer
+        yield attempt("peer", lambda: _peer(config, path, peers))
+        files += [peer.certificate for peer in peers]
+        for peer in peers:
+            yield check_neighbours(peer, config.check.timeout)
     yield from check_files(files, utc_now())
     yield from check_network(config.check)
 
@@ -95,6 +105,14 @@ def _policy(config: SiteFile, run: RunConfig, loaded: list[SiteData]) -> Finding
         finding, _, advice = error.message.partition("; ")
         return Finding("policy", Status.WARNING, finding, advice or "this run would be refused")
     return Finding("policy", Status.OK, "the run would be let in")
+
+
+def _peer(config: SiteFile, path: Path, found: list[Start]) -> Finding:
+    from client_app.service.peer import HostedPeer
+
+    peer = HostedPeer.read(config, path)
+    found.append(peer.start)
+    return Finding("peer", Status.OK, f"{peer.run.method}, listens on {peer.start.listen}")
 
 
 def _model(config: SiteFile, run: RunConfig) -> Finding:

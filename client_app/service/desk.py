@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from client_app.service.answer import Answer
 from fedapp.errors import SiteUnavailable, TaskCancelled
@@ -56,6 +57,7 @@ class Task:
 
 
 Work = Callable[[Task], Answer]
+T = TypeVar("T")
 
 
 class Desk:
@@ -126,10 +128,10 @@ class Desk:
         if not task.began:
             task.instruction = replace(task.instruction, payloads={})
 
-    async def prepare(self, work: Callable[[], None]) -> None:
-        """Do something else in the thread that works."""
+    async def lend(self, work: Callable[[], T], /) -> T:
+        """Do something else in the thread that works, when the tasks before it are done."""
         async with self._turn:
-            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self, patience: float) -> bool:
         """Call everything off; return whether the thread ended within ``patience`` seconds."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from client_app.service.desk import Desk
 from client_app.service.kept import KeptResult
+from client_app.service.peer import HostedPeer, end_peer
 from client_app.service.server import SiteServer
 from client_app.service.work import SiteWork
 from fedapp.audit import AuditLog
@@ -36,8 +37,9 @@ def serve(path: Path, say: Say = print) -> None:
     """
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING, stream=sys.stderr)
     config = load_site_file(path)
+    peer = HostedPeer.read(config, config.peer) if config.peer else None
     open_state(config)
-    if not asyncio.run(_run(config, say)):
+    if not asyncio.run(_run(config, peer, say)):
         say(f"{config.name} ended in the middle of a step")
     sys.stdout.flush()
     sys.stderr.flush()
@@ -58,7 +60,7 @@ def open_state(config: SiteFile) -> None:
         ) from None
 
 
-async def _run(config: SiteFile, say: Say) -> bool:
+async def _run(config: SiteFile, peer: HostedPeer | None, say: Say) -> bool:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
@@ -76,9 +78,12 @@ async def _run(config: SiteFile, say: Say) -> bool:
         await asyncio.wait({warming, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if warming.done():
             warming.result()
+        meeting = asyncio.create_task(peer.keep(desk, work, audit, say)) if peer else None
         await stopping
         warming.cancel()
         await server.close()  # before the work is called off: whoever waits asks the next service
+        if meeting is not None:
+            await end_peer(meeting, work)
         ended = await desk.close(_PATIENCE)
         audit.record("ended", site=config.name, head=audit.head)
     finally:
@@ -90,6 +95,6 @@ async def _run(config: SiteFile, say: Say) -> bool:
 
 
 async def _warm(desk: Desk, work: SiteWork, server: SiteServer, name: str, say: Say) -> None:
-    await desk.prepare(work.warm)
+    await desk.lend(work.warm)
     await server.ready()
     say(f"{name} is ready")

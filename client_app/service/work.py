@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +17,9 @@ from client_app.service.kept import KEPT, KeptResult
 from fedapp.audit import AuditLog
 from fedapp.config import RunConfig
 from fedapp.config_site import SiteFile
-from fedapp.errors import ConfigError, LedgerError, PolicyRefused
+from fedapp.errors import ConfigError, LedgerError, PolicyRefused, TaskCancelled
 from fedapp.exchange import Action, Instruction, Reply
+from fedapp.mailbox import Mailbox
 from fedapp.policy import check_steps, withhold
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ class SiteWork:
         self._config, self._audit, self._kept = config, audit, kept
         self._site: tuple[object, LocalSite] | None = None
         self._task: Task | None = None
+        self._ending = threading.Event()
 
     def warm(self) -> None:
         """Load what every task needs, so that the first one does not wait for it."""
@@ -61,6 +65,30 @@ class SiteWork:
         finally:
             self._task = None
         return answer
+
+    def for_peer(self, instruction: Instruction, digest: Callable[[bytes], str]) -> Reply:
+        """Do what this site's own peer asks, see `client_app.site.Site`; settings are its own.
+
+        The same records, model, policy and log as for a coordinator. Nothing leaves but the
+        mailbox's letter, which is written down before a node sees it, with its ``digest``.
+        """
+        asked, about = instruction, described("", instruction)
+        try:
+            self._audit.record("asked", **about)
+            site = self._of(asked.config)
+            check_steps(self._config.policy, _steps(site, asked))
+            reply = site.execute(asked)
+            if reply.failure is None and asked.action is Action.PUBLISH:
+                self._audit.record("published", **about, **_letter(asked, digest))
+        except Exception as error:
+            reply = self._failed(asked, error)
+        if reply.failure is not None:
+            log.warning("%s", reply.failure.message)
+        return reply
+
+    def end(self) -> None:
+        """Call off what the peer asked for, at its next step."""
+        self._ending.set()
 
     def _note(self, task: Task, reply: Reply, withheld: list[str]) -> None:
         failure = reply.failure
@@ -125,6 +153,8 @@ class SiteWork:
     def _watch(self, step: int, steps: int, loss: float) -> None:
         if self._task is not None:
             self._task.report(step, steps, loss)
+        elif self._ending.is_set():
+            raise TaskCancelled("the service ends")
 
     def _keep(self, task: Task, instruction: Instruction, answer: Answer) -> None:
         try:
@@ -173,6 +203,13 @@ def _leaving(task_id: str, reply: Reply, withheld: list[str]) -> dict[str, Any]:
     }
 
 
+def _letter(asked: Instruction, digest: Callable[[bytes], str]) -> dict[str, Any]:
+    """Return what is known of the letter that the peer's node may send from now on."""
+    letter = Mailbox.of(Path(asked.state_folder), asked.site, asked.run).outgoing(asked.round)
+    payload = letter.payload if letter else b""
+    return {"payload": {"bytes": len(payload), "digest": digest(payload)}}
+
+
 def _training_records(site: LocalSite) -> int:
     return len(site.data.splits.get("train", ()))
 
@@ -181,7 +218,7 @@ def _steps(site: LocalSite, asked: Instruction) -> int:
     """Return the steps that a round of the training asked for would take."""
     from client_app.optimizers import planned_steps
 
-    if asked.action not in (Action.TRAIN, Action.LOCAL_ONLY):
+    if asked.action not in (Action.TRAIN, Action.LOCAL_ONLY, Action.PUBLISH):
         return 0
     train = asked.config.train
     return planned_steps(train, _training_records(site), train.local_epochs)

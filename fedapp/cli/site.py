@@ -30,14 +30,14 @@ def serve(config: SiteFileOption = Path("site.toml")) -> None:
 
     The ClientApp beside the SuperNode asks it over a unix socket, and holds none of these. It
     runs until SIGTERM or Ctrl-C, and then ends within 10 s with exit code 0; a result that was not
-    fetched yet stays on the disk. Start the SuperNode with
-    --node-config 'site="NAME" site-address="unix:/PATH/site.sock"'.
+    fetched yet stays on the disk. Start the SuperNode with fedapp site join. With peer = "FILE" in
+    its file the service is a training peer as well, as `fedapp peer` is one.
 
     Exit codes: 0 ended as asked; 2 settings, folders or socket; 6 a damaged audit log.
 
     Example: fedapp site serve --config site.toml
 
-    Next step: the coordinator starts a run; `fedapp audit verify` shows what was asked and sent.
+    Next step: fedapp site join; `fedapp audit verify` shows what was asked and sent.
     """
     half(_SERVE)(user_path(config).absolute(), say)
 

@@ -64,13 +64,25 @@ async def run_peer(start: Start, engine: Engine | None = None, say: Say = print)
     GossipError
         If the port or the store cannot be used.
     """
-    files = (start.path(what) for what in ("certificate", "key", "authority"))
-    identity = Identity.load(*files, name=start.name)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    node = _node(start, identity)
+    await run_node(start, engine or Relay(), stop, say)
+
+
+def load_identity(start: Start) -> Identity:
+    """Return who the node is; raises IdentityError."""
+    files = (start.path(what) for what in ("certificate", "key", "authority"))
+    return Identity.load(*files, name=start.name)
+
+
+async def run_node(start: Start, engine: Engine, stop: asyncio.Event, say: Say) -> None:
+    """Run a site's node until its engine has done its work, or it is told to ``stop``.
+
+    See `run_peer`; a caller that is cancelled has closed the node.
+    """
+    node = _node(start, load_identity(start))
     address = await node.start()
     work: list[asyncio.Task[object]] = []
     try:
@@ -80,7 +92,7 @@ async def run_peer(start: Start, engine: Engine | None = None, say: Say = print)
             f"{start.store}"
         )
         work = [
-            asyncio.create_task((engine or Relay()).run(node)),
+            asyncio.create_task(engine.run(node)),
             asyncio.create_task(_report(node, start.status_interval, say)),
             asyncio.create_task(stop.wait()),
         ]

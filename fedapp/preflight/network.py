@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 
@@ -19,6 +20,9 @@ from fedapp.config_site import DialSection
 from fedapp.preflight.certificates import dates, utc_now
 from fedapp.preflight.finding import Finding, Status
 from fedapp.text import clean
+
+if TYPE_CHECKING:
+    from fedapp.gossip.start import Start
 
 _PLAIN_ANSWERS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}
 _STEPS = ("name", "port", "tls", "certificates", "clock")
@@ -51,6 +55,27 @@ def check_network(settings: DialSection) -> list[Finding]:
     done = {finding.check for finding in found}
     rest = [step for step in _STEPS if step not in done]
     return [*found, *(Finding(step, Status.SKIPPED, "the step before failed") for step in rest)]
+
+
+def check_neighbours(start: Start, timeout: float) -> Finding:
+    """Look whether the peers that this site asks can be reached now; not all need have begun."""
+    addresses = {member.name: member.address for member in start.members}
+    away = []
+    for name in start.neighbours:
+        if address := addresses[name]:
+            host, port = _split(address)
+            try:
+                socket.create_connection((host, port), timeout).close()
+            except OSError as error:
+                away.append(f"{name} at {address} ({error.strerror or error})")
+    there = len(start.neighbours) - len(away)
+    detail = f"{there} of {len(start.neighbours)} answer"
+    if away:
+        return Finding(
+            "neighbours", Status.WARNING, f"{detail}; not {', '.join(away)}",
+            "they have not begun yet, or a firewall is between; let this machine reach them",
+        )  # fmt: skip
+    return Finding("neighbours", Status.OK, detail)
 
 
 def _split(address: str) -> tuple[str, int]:

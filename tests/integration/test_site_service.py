@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 
 import numpy as np
 import pytest
 from desk import COMMAND
+from hosted_peers import ledger_of, run_of, write_hosted, write_settings
+from peers import PeerProcesses
 from site_desk import CONFIG, NAME, write_site
 from site_processes import SiteProcess
 
@@ -76,3 +79,35 @@ def test_a_mistake_in_the_file_is_one_sentence_and_exit_code_2(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {path}: setting 'policy.max-rank'")
     assert done.stderr.count("\n") == 1
+
+
+def test_services_that_are_peers_end_in_their_training_and_go_on(tmp_path):
+    names, rounds = ("Cleveland", "Hungary"), 3
+    with PeerProcesses(tmp_path, names) as sites:
+        write_settings(sites, **{"federation.rounds": rounds, "train.local-epochs": 200})
+        files = {name: write_hosted(sites, name) for name in names}
+        with SiteProcess(files["Cleveland"]) as one, SiteProcess(files["Hungary"]) as other:
+            for file in files.values():
+                wait_for(lambda file=file: run_of(file).metrics_file.exists())  # round 1 is over
+            stopped = [one.terminate(), other.terminate()]
+            for code, seconds, output in stopped:
+                assert (code, seconds < 10) == (0, True), output
+            assert {run_of(file).read_status()["state"] for file in files.values()} == {"stopped"}
+
+            for process in (one, other):
+                process.start()
+            for file in files.values():
+                wait_for(lambda file=file: run_of(file).read_status()["state"] == "completed")
+            ended = [one.terminate(), other.terminate()]
+
+    for (code, _, output), (name, file) in zip(ended, files.items(), strict=True):
+        assert code == 0, output
+        assert "goes on after round" in output
+        assert [entry.round for entry in ledger_of(file, name)] == list(range(1, rounds + 1))
+
+
+def wait_for(condition, seconds=200.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
