@@ -84,7 +84,8 @@ def test_a_mistake_in_the_file_is_one_sentence_and_exit_code_2(tmp_path):
 def test_services_that_are_peers_end_in_their_training_and_go_on(tmp_path):
     names, rounds = ("Cleveland", "Hungary"), 3
     with PeerProcesses(tmp_path, names) as sites:
-        write_settings(sites, **{"federation.rounds": rounds, "train.local-epochs": 200})
+        longer = {"train.local-epochs": 100, "p2p.gather-timeout": 300.0}
+        write_settings(sites, **{"federation.rounds": rounds, **longer})
         files = {name: write_hosted(sites, name) for name in names}
         with SiteProcess(files["Cleveland"]) as one, SiteProcess(files["Hungary"]) as other:
             for file in files.values():
@@ -106,7 +107,7 @@ def test_services_that_are_peers_end_in_their_training_and_go_on(tmp_path):
         assert [entry.round for entry in ledger_of(file, name)] == list(range(1, rounds + 1))
 
 
-def wait_for(condition, seconds=200.0):
+def wait_for(condition, seconds=600.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
