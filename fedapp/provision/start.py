@@ -42,6 +42,9 @@ PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 """Seconds after which a SuperNode's executor asks it again for work, within one machine: Flower's
 own second would be half a second of every message."""
 
+FRUGAL = {"MALLOC_ARENA_MAX": "2"}
+"""Flower's web servers answer in dozens of threads, for each of which glibc would keep memory."""
+
 
 def superlink_command(folder: Folder, listen: str, database: Path) -> list[str]:
     """Check what the SuperLink needs and return its command.
@@ -171,7 +174,7 @@ def become(command: list[str], home: Path, environment: Mapping[str, str]) -> No
     """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Code found on PYTHONPATH would be imported instead of an app's bundle.
-    kept = {key: value for key, value in environment.items() if key != "PYTHONPATH"}
+    kept = {k: v for k, v in {**FRUGAL, **environment}.items() if k != "PYTHONPATH"}
     path = os.pathsep.join([sysconfig.get_path("scripts"), kept.get("PATH", "")])
     kept |= {**QUIET, "FLWR_HOME": str(home), "PATH": path}
     os.execve(command[0], command, kept)  # noqa: S606
