@@ -497,5 +497,4 @@ def test_a_rehearsal_of_attacks_is_told_first_and_shows_the_honest_sites(tmp_pat
         assert "REHEARSAL OF ATTACKS: faulty on purpose: Hungary" in page
         assert page.index("REHEARSAL") < page.index("Result")
         assert "rehearsal of attacks" in page
-    page = write_report(write_run(tmp_path / "plain")).read_text()
-    assert "REHEARSAL" not in page
+    assert "REHEARSAL" not in write_report(write_run(tmp_path / "plain")).read_text()
