@@ -16,7 +16,11 @@ from typing import Any
 
 APP, CONNECTION = "/app", "fedapp"
 # The labels in the order of embedded:heart, so that all hospitals number them alike.
-OURS = "output-dir='/runs' data.labels='no heart disease,heart disease' federation.min-sites=3"
+OURS = {
+    "output-dir": "'/runs'",
+    "data.labels": "'no heart disease,heart disease'",
+    "federation.min-sites": "3",
+}
 COMPLETED = "finished:completed"
 PATIENCE = 120.0  # seconds without an answer of the SuperLink
 STEP = 2.0
@@ -24,8 +28,7 @@ STEP = 2.0
 
 def main(settings: Sequence[str]) -> int:
     """Start the run, show its log, return its exit code."""
-    given = [option for each in (OURS, *settings) if each for option in ("--run-config", each)]
-    began = ask("run", APP, CONNECTION, *given)
+    began = ask("run", APP, CONNECTION, "--run-config", joined(settings))
     if "run-id" not in began:
         print(f"error: the run was not accepted: {began['error']}", file=sys.stderr)
         return 1
@@ -36,6 +39,13 @@ def main(settings: Sequence[str]) -> int:
     ended = end_of(run)
     print(ended["status"], ended["status-details"], flush=True)
     return 0 if ended["status"] == COMPLETED else 1
+
+
+def joined(settings: Sequence[str]) -> str:
+    """Return one list of settings: of two, Flower takes whole sections from the second alone."""
+    given = " ".join(settings)
+    ours = [f"{key}={value}" for key, value in OURS.items() if f"{key}=" not in given]
+    return " ".join([*ours, given]).strip()
 
 
 def end_of(run: str) -> dict[str, Any]:
