@@ -12,7 +12,8 @@ presets/writers.toml; squares of two by two pixels are made one); ``texts``, the
 ``embedded:heart`` and the four sources of ``embedded:sentiment`` in one federation of eight, labels
 0 and 1, two tasks that have nothing in common: LoRA on the last layer of MiniLM, whose other layers
 run once a record; ``digits``, `embedded:digits` in uneven mixtures, for whoever has no file, on
-demand alone. Their settings were chosen on validation records, without attack.
+demand alone. Their settings were chosen on validation records, without attack; of rates that learn
+alike on texts the smaller one, at which honest models stay nearer than a flipped one.
 
 Which sites are faulty is drawn from the seed, the fewer among the more. A rule that presumes a
 number of faulty sites is told the true one, as far as it has a value for it; the root of FLTrust is
@@ -120,10 +121,10 @@ PLACES: dict[str, Settings] = {
         "data.labels": "0,1",
         "data.max-examples": 120,
         "data.test-fraction": 0.5,
-        "federation.rounds": 8,
+        "federation.rounds": 10,
         "train.local-epochs": 2,
         "train.batch-size": 8,
-        "train.learning-rate": 1e-2,
+        "train.learning-rate": 3e-3,
         "p2p.records": 24,
     },
     "digits": {
