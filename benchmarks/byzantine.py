@@ -12,8 +12,10 @@ presets/writers.toml; squares of two by two pixels are made one); ``texts``, the
 ``embedded:heart`` and the four sources of ``embedded:sentiment`` in one federation of eight, labels
 0 and 1, two tasks that have nothing in common: LoRA on the last layer of MiniLM, whose other layers
 run once a record; ``digits``, `embedded:digits` in uneven mixtures, for whoever has no file, on
-demand alone. Their settings were chosen on validation records, without attack; of rates that learn
-alike on texts the smaller one, at which honest models stay nearer than a flipped one.
+demand alone. Their settings were chosen on validation records without attack, but for the rate of
+the texts: 1e-2 learned alike without attack, and was lowered to 3e-3 after a sign flip at four of
+eight had shown that honest models then lie as far apart as a flipped one (lightyear .696,
+local-only .750, oracle .717).
 
 Which sites are faulty is drawn from the seed, the fewer among the more. A rule that presumes a
 number of faulty sites is told the true one, as far as it has a value for it; the root of FLTrust is
