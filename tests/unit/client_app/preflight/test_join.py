@@ -33,7 +33,7 @@ class Hospital:
         monkeypatch.setattr("fedapp.cli.join.become", lambda *given: started.append(given))
         self.file.write_text(toml.lines({**self.fields, **changes}))
         command = ["site", "join", "--config", str(self.file), "--home", str(self.file.parent)]
-        return CliRunner().invoke(app, command, env={"COLUMNS": "200"}), started
+        return CliRunner().invoke(app, command, env={"COLUMNS": "1000"}), started
 
 
 @pytest.fixture
