@@ -23,14 +23,12 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import shutil
 import statistics
 import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +36,7 @@ import numpy as np
 from safetensors.numpy import save
 
 import fedapp
+from benchmarks.machine import describe
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.config import RunConfig
 from fedapp.exchange import SiteDescription
@@ -80,18 +79,8 @@ def main() -> None:
             "peak_share_of_adapter": results["peak_share_of_adapter"]
             <= LIMITS["peak_share_of_adapter"],
         },
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "safetensors")},
-        },
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "platform": platform.platform(),
-            "disk": disk,
-            "load_average_before": load_before,
-            "load_average_after": os.getloadavg(),
-        },
+        "disk": disk,
+        **describe(load_before, "numpy", "safetensors"),
     }
     args.output.parent.mkdir(exist_ok=True)
     args.output.write_text(json.dumps(document, indent=1) + "\n")

@@ -29,6 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.deployment import metrics
 from benchmarks.machine import describe
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,13 +82,6 @@ def online() -> int:
     return (said.stdout + said.stderr).count("Activated node_id")
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of the run's metrics."""
-    path = folder / "metrics.jsonl"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
-
-
 def wait(done: Any, running: subprocess.Popen[bytes] | None = None) -> float:
     """Wait until ``done()``; return the time."""
     end = time.monotonic() + LONGEST
@@ -125,7 +119,7 @@ def measure(rounds: int, steps: int, rank: int) -> dict[str, Any]:
         for number in range(1, rounds + 1):
             at[number] = wait(
                 lambda number=number: any(
-                    row["round"] == number and row["site"] is None for row in rows(folder)
+                    row["round"] == number and row["site"] is None for row in metrics(folder)
                 ),
                 run,
             )
@@ -135,7 +129,7 @@ def measure(rounds: int, steps: int, rank: int) -> dict[str, Any]:
         raise SystemExit(f"the run failed; see {name}.log")
     sent = [
         row
-        for row in rows(folder)
+        for row in metrics(folder)
         if row["phase"] == "personal" and row["split"] == "validation" and row["round"] > 1
     ]
     wire = {}

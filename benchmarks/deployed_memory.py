@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.deployment import Deployment
+from benchmarks.deployment import Deployment, metrics
 from benchmarks.machine import describe
 from benchmarks.process import memory
 
@@ -56,7 +56,7 @@ _LOOK = 0.1  # seconds
 
 def measure(rounds: int, settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run, and return every process's memory after every round, and the rounds' times."""
-    with Deployment(folder, SITES, "embedded:heart") as running:
+    with Deployment(folder, SITES, "embedded:heart").up() as running:
         path = running.run({**settings, "federation.rounds": rounds})
         held: dict[str, list[float]] = {name: [] for name in running.processes}
         rows: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ def measure(rounds: int, settings: dict[str, Any], folder: Path) -> dict[str, An
             time.sleep(_LOOK)
             running.check()
             _not_failed(path)
-            found = [row for row in _rows(path) if row["phase"] == "federation"]
+            found = [row for row in metrics(path) if row["phase"] == "federation"]
             if len(found) == len(rows):
                 continue
             if len(found) > len(rows) + 1:
@@ -101,14 +101,8 @@ def slopes(held: dict[str, list[float]], settle: int) -> dict[str, Any]:
     return found
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    file = path / "metrics.jsonl"
-    text = file.read_text() if file.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
 def _slowest(path: Path, round: int) -> float:
-    rows = [row for row in _rows(path) if row["round"] == round and row["site"]]
+    rows = [row for row in metrics(path) if row["round"] == round and row["site"]]
     return max(float(row["seconds"]) for row in rows)
 
 

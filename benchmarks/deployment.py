@@ -6,14 +6,15 @@ do on several machines; for the benchmarks of a deployment.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.wire_meter import WireMeter
@@ -32,7 +33,7 @@ PATIENCE = 300.0  # seconds for a process to begin
 
 
 class Deployment:
-    """Use it with ``with``.
+    """Use `up`.
 
     Parameters
     ----------
@@ -57,22 +58,15 @@ class Deployment:
         host, _, port = self.address.rpartition(":")
         self.meters = {name: WireMeter((host, int(port))) for name in self.sites}
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def up(self) -> Iterator[Self]:
+        """Start everything; end it with the block."""
         try:
             self._make()
             self._start_all()
-        except BaseException:
+            yield self
+        finally:
             self._end()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
 
     def run(self, settings: dict[str, Any]) -> Path:
         """Let the coordinator start a run; return its folder, in which it appears after a while."""
@@ -171,7 +165,6 @@ class Deployment:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
         for meter in self.meters.values():
             meter.close()
 
@@ -179,6 +172,13 @@ class Deployment:
         path = self.folder / name
         path.mkdir(exist_ok=True)
         return path
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a run's metrics so far."""
+    file = folder / "metrics.jsonl"
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
 
 
 def free_port() -> int:

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from client_app.activations import Sample
-from client_app.bases import Decompositions, site_bases
+from client_app.bases import decomposing, site_bases
 from client_app.data import load_usable_sites
 from client_app.data.site_data import SiteData
 from client_app.evaluation import evaluate
@@ -86,7 +86,7 @@ def measure_round(data: str, steps: int, tokens: int, repetitions: int) -> dict[
         evaluate(resident, evaluated, config, resident.device)
 
     def bases() -> None:
-        with Decompositions(config) as started:
+        with decomposing(config) as started:
             sample = Sample(
                 resident, evaluated, items, config, tokens=tokens, seed=0, complete=started.start
             )

@@ -42,9 +42,13 @@ class WireMeter:
         while True:
             try:
                 client, _ = self._server.accept()
-                far = socket.create_connection(self._target)
-            except OSError:
+            except OSError:  # closed
                 return
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:  # nobody is there: neither is this port
+                client.close()
+                continue
             for source, sink, up in ((client, far, True), (far, client, False)):
                 threading.Thread(target=self._carry, args=(source, sink, up), daemon=True).start()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -50,28 +50,12 @@ def activation_seed(config: RunConfig, site: str, round: int) -> int:
 class Decompositions:
     """Decomposes what one layer sees while the model computes the layers behind it.
 
-    In a thread of its own: an eigen-decomposition holds no lock of Python's. Ends with the block.
-
-    Parameters
-    ----------
-    config : RunConfig
+    Made by `decomposing`.
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        self._settings, self._rows = config.dysco, _rows(config)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bases")
+    def __init__(self, config: RunConfig, thread: Executor) -> None:
+        self._settings, self._rows, self._thread = config.dysco, _rows(config), thread
         self._started: dict[int, tuple[int, Future[Subspace]]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._thread.shutdown(cancel_futures=True)
 
     def start(self, found: LayerInput) -> None:
         """Take an input that is complete, see `client_app.activations.Sample`."""
@@ -85,6 +69,19 @@ class Decompositions:
         if future is None or tokens != found.tokens:  # a layer that stands at several depths
             return _subspace(found, self._rows, self._settings)
         return future.result()
+
+
+@contextmanager
+def decomposing(config: RunConfig) -> Iterator[Decompositions]:
+    """Decompose in a thread of its own until the end of the block.
+
+    An eigen-decomposition holds no lock of Python's.
+    """
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bases")
+    try:
+        yield Decompositions(config, thread)
+    finally:
+        thread.shutdown(cancel_futures=True)
 
 
 def site_bases(
@@ -116,14 +113,15 @@ def site_bases(
     TrainingError
         If a layer sees NaN or Inf.
     """
-    if decompositions is None:
-        with Decompositions(config) as decompositions:
-            return site_bases(inputs, config, site=site, round=round, decompositions=decompositions)
-    rows = _rows(config)
+    settings, rows = config.dysco, _rows(config)
     bases: dict[str, Any] = {}
     shares = []
     for found in inputs:
-        subspace = None if config.dysco.basis == "eigh" else decompositions.subspace(found)
+        subspace = None
+        if settings.basis == "rotated" and decompositions is not None:
+            subspace = decompositions.subspace(found)
+        elif settings.basis == "rotated":
+            subspace = _subspace(found, rows, settings)
         if subspace is not None:
             shares.append(subspace.dimension / subspace.v_nk.shape[0])
         for layer in found.layers:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from client_app import peer_round
 from client_app.activations import Sample, Watch
 from client_app.algorithms.compose import build_rule
-from client_app.bases import Decompositions, activation_seed, site_bases
+from client_app.bases import activation_seed, decomposing, site_bases
 from client_app.data import SiteData
 from client_app.description import describe
 from client_app.evaluation import evaluate
@@ -134,7 +134,7 @@ class LocalSite:
         items = self._training_items(work)
         work.resident.parameters.load(work.receive()["adapter"])
         measured = "validation" in instruction.splits
-        with single_thread(), Decompositions(config) as decompositions:
+        with single_thread(), decomposing(config) as decompositions:
             sample = Sample(
                 work.resident,
                 self._items(work, "validation") if measured else [],

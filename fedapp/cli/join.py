@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +11,10 @@ from rich.console import Console
 from fedapp.cli.console import say
 from fedapp.cli.half import half
 from fedapp.cli.site_steps import table
-from fedapp.cli.start import Flower, flower_home
+from fedapp.cli.start import Flower, become_supernode
 from fedapp.config_join import read_join
 from fedapp.paths import user_path
 from fedapp.preflight.finding import Finding, failed
-from fedapp.provision.start import PROMPT, become, supernode_command
 
 _CHECK = "client_app.preflight.join:check_join"
 
@@ -44,6 +42,4 @@ def join(
     if failed(findings):
         say("Next: mend what failed. Nothing was started.")
         raise typer.Exit(1)
-    command = supernode_command(settings)
-    say(f"{settings.site} joins the SuperLink at {settings.superlink}")
-    become(command, flower_home(home, f"supernode-{settings.site}"), {**PROMPT, **os.environ})
+    become_supernode(settings, home)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from fedapp.cli.console import say
 from fedapp.cli.home import shared_folder
 from fedapp.cli.provision import FOLDER, Provisions
-from fedapp.config_join import read_join
+from fedapp.config_join import JoinConfig, read_join
 from fedapp.paths import user_path
 from fedapp.provision.folder import Folder
 from fedapp.provision.start import (
@@ -49,7 +49,7 @@ def superlink(
     """
     command = superlink_command(_folder(folder), listen, user_path(database).absolute())
     say(f"SuperLink on {listen}: TLS, authenticated SuperNodes, files of {folder}")
-    become(command, flower_home(home, "superlink"), os.environ)
+    become(command, _home(home, "superlink"), os.environ)
 
 
 def superexec(
@@ -67,7 +67,7 @@ def superexec(
     """
     command = executor_command(_folder(folder), superlink)
     say(f"Executor of runs for the SuperLink at {superlink}")
-    become(command, flower_home(home, "superexec"), os.environ)
+    become(command, _home(home, "superexec"), os.environ)
 
 
 def supernode(
@@ -86,16 +86,19 @@ def supernode(
 
     Next step: wait for the coordinator to start a run.
     """
-    join = read_join(user_path(config).absolute())
+    become_supernode(read_join(user_path(config).absolute()), home)
+
+
+def become_supernode(join: JoinConfig, home: Path | None) -> NoReturn:
+    """Check a SuperNode's files and let it take this process's place."""
     command = supernode_command(join)
     say(f"SuperNode of {join.site} for the SuperLink at {join.superlink}")
-    become(command, flower_home(home, f"supernode-{join.site}"), {**PROMPT, **os.environ})
+    become(command, _home(home, f"supernode-{join.site}"), {**PROMPT, **os.environ})
 
 
 def _folder(folder: Path) -> Folder:
     return Folder(user_path(folder).absolute())
 
 
-def flower_home(home: Path | None, name: str) -> Path:
-    """Return the folder for what Flower keeps of one of its programs."""
+def _home(home: Path | None, name: str) -> Path:
     return user_path(home).absolute() if home is not None else shared_folder() / name

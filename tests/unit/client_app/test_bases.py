@@ -7,7 +7,7 @@ from tiny_residents import by_hand, items_of
 from tiny_residents import tiny_resident as make
 
 from client_app.activations import LayerInput, Sample, collect_inputs
-from client_app.bases import Decompositions, activation_seed, site_bases
+from client_app.bases import activation_seed, decomposing, site_bases
 from client_app.evaluation import evaluate
 from client_app.folding import Folding
 from fedapp.adapter import Adapter, LoraPair
@@ -72,7 +72,7 @@ def looked_at(resident, config, complete, tokens=1024):
 def test_what_was_started_during_the_forward_pass_is_the_same(tmp_path, tokens):
     resident, config = make(tmp_path, "bert", **{"dysco.tokens": tokens})
     later = site_bases(looked_at(resident, config, None, tokens), config, site="north", round=1)
-    with Decompositions(config) as started:
+    with decomposing(config) as started:
         inputs = looked_at(resident, config, started.start, tokens)
         sooner = site_bases(inputs, config, site="north", round=1, decompositions=started)
     assert sooner.bases.digest() == later.bases.digest()
@@ -96,7 +96,7 @@ def test_rows_that_come_after_an_input_was_complete_are_not_forgotten(tmp_path):
     rng = torch.Generator().manual_seed(0)
     found = LayerInput(["layer"])
     found.add(torch.randn(40, 32, generator=rng), 40)
-    with Decompositions(config) as started:
+    with decomposing(config) as started:
         started.start(found)
         found.add(torch.randn(40, 32, generator=rng), 40)
         basis = site_bases([found], config, site="north", round=1, decompositions=started)
@@ -109,7 +109,7 @@ def test_activations_that_are_not_finite_are_told_from_the_thread_too(tmp_path, 
     _, config = make(tmp_path, "bert", **{"dysco.basis": basis})
     found = LayerInput(["layer"])
     found.add(torch.full((tokens, 32), torch.nan), tokens)
-    with Decompositions(config) as started:
+    with decomposing(config) as started:
         started.start(found)
         with pytest.raises(TrainingError, match="what layer 'layer' sees must be finite"):
             site_bases([found], config, site="north", round=1, decompositions=started)

@@ -30,7 +30,7 @@ class Hospital:
     def join(self, monkeypatch, **changes):
         """Run the command; return its result and what would have been started."""
         started = []
-        monkeypatch.setattr("fedapp.cli.join.become", lambda *given: started.append(given))
+        monkeypatch.setattr("fedapp.cli.start.become", lambda *given: started.append(given))
         self.file.write_text(toml.lines({**self.fields, **changes}))
         command = ["site", "join", "--config", str(self.file), "--home", str(self.file.parent)]
         return CliRunner().invoke(app, command, env={"COLUMNS": "1000"}), started
