@@ -14,6 +14,7 @@ from client_app.hosting import hosted_sites
 from client_app.models import load_resident
 from client_app.site import LocalSite, Site
 from fedapp.adapter import Adapter
+from fedapp.atomic import write_bytes
 from fedapp.codec import pack
 from fedapp.config import RunConfig
 from fedapp.config_peer import read_settings
@@ -173,9 +174,8 @@ class Trainer:
         rows = list(site_rows(reply, round, bytes_up=sent, bytes_down=received))
         self.folder.append_metrics(rows)
         ledger = Mailbox.of(self._states, self.start.name, self.start.run).folder.parent
-        shown = self.folder.ledger / "ledger.jsonl"
-        shown.parent.mkdir(exist_ok=True)
-        shown.write_bytes((ledger / "ledger.jsonl").read_bytes())
+        # Whole at every moment: the report of a run that goes on reads it.
+        write_bytes(self.folder.ledger / "ledger.jsonl", (ledger / "ledger.jsonl").read_bytes())
         metric = headline(self.config)
         value = reply.metrics.get("personal/validation", {}).get(metric)
         result = "" if value is None else f", {title(metric).lower()} on validation {value:.3f}"

@@ -50,7 +50,10 @@ def test_learning_goes_on_though_one_is_killed_and_one_is_cut_off(
     with PeerContainers(tmp_path, NAMES, SETTINGS, {**QUICK, "dead-after": 8.0}) as sites:
 
         def entries() -> list[LedgerEntry]:
-            return read_ledgers(sites.run(STAYS).ledger, []).get(STAYS, [])
+            notes: list[str] = []
+            found = read_ledgers(sites.run(STAYS).ledger, notes)
+            assert not notes, notes
+            return found.get(STAYS, [])
 
         def reach(condition: Callable[[list[LedgerEntry]], bool], within: float = 240.0) -> None:
             """Wait until the ledger of the site that nothing befalls says so."""
