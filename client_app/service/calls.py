@@ -6,6 +6,8 @@ import hashlib
 from pathlib import Path
 from urllib.parse import quote
 
+import grpc
+
 from fedapp.errors import ConfigError
 from fedapp.text import clean
 
@@ -57,3 +59,15 @@ def socket_path(address: str) -> Path:
             "this hospital's site service; correct the SuperNode's --node-config"
         )
     return path
+
+
+def why_away(code: grpc.StatusCode, details: str) -> str:
+    """Say why a call cannot be answered now; gRPC's own words may hold paths of this machine."""
+    if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED):
+        return f"cannot take the task ({details})"
+    known = {
+        "No such file": "is not running: its socket is not there",
+        "Connection refused": "is not running: nobody listens on its socket",
+        "Permission denied": "cannot be asked: the SuperNode's user may not open its socket",
+    }
+    return next((words for part, words in known.items() if part in details), "is away")

@@ -16,14 +16,13 @@ import grpc
 import fedapp
 from client_app.failures import to_failure
 from client_app.service.calls import (
-    CANCEL,
     DESCRIBE,
     EXECUTE,
     OPTIONS,
     VERSION,
     socket_path,
     target,
-    task_id,
+    why_away,
 )
 from client_app.service.payloads import Bytes, Inflow, arrays, chunks, sizes
 from client_app.service.proto import site_pb2
@@ -38,7 +37,6 @@ log = logging.getLogger(__name__)
 PATIENCE = 120.0
 """Seconds for which a service may be away, to start again for instance."""
 _PAUSE = 0.5  # seconds between two attempts
-_ANSWER = 10.0  # seconds for an answer that could come at once
 _TELL = 10.0  # seconds between two lines about progress
 _MOST = 10**12  # bytes of an answer: the site is trusted by its own ClientApp
 _AGAIN = frozenset(
@@ -132,24 +130,6 @@ class RemoteSite:
             failure = to_failure(error, instruction.site, instruction.round)
             return Reply(instruction.site, instruction.round, instruction.action, failure=failure)
 
-    def cancel(self, instruction: Instruction) -> bool:
-        """Call off the work on an instruction, at its next step; return whether it was there.
-
-        Raises
-        ------
-        SiteUnavailable
-            If the service does not answer.
-        """
-        request = site_pb2.CancelRequest(task=task_id(write_instruction(instruction)))
-        with grpc.insecure_channel(target(self._path), options=_CHANNEL) as channel:
-            call = channel.unary_unary(CANCEL)
-            try:
-                data = call(request.SerializeToString(), timeout=_ANSWER)
-            except grpc.RpcError as error:
-                why = _why_away(error.code(), clean(error.details() or "", 300))
-                raise SiteUnavailable(f"the site's service {why}; look after it there") from None
-        return bool(site_pb2.CancelReply.FromString(data).found)
-
     def _patiently(self, call: Callable[[grpc.Channel, float], Reply], timeout: float) -> Reply:
         """Call, and again if the service is away or busy for a while."""
         deadline = time.monotonic() + timeout
@@ -174,7 +154,7 @@ class RemoteSite:
                 if now - away > self._patience or now + _PAUSE > deadline:
                     log.error("%s: %s: %s", self._path, code.name, details)
                     raise SiteUnavailable(
-                        f"the site's service {_why_away(code, details)}, for {now - away:.0f} s; "
+                        f"the site's service {why_away(code, details)}, for {now - away:.0f} s; "
                         "look after it there, or start it with `fedapp site serve`"
                     )
                 time.sleep(_PAUSE)
@@ -199,18 +179,6 @@ class RemoteSite:
         if head is None or inflow is None or not inflow.full:
             raise WireError("the site's service ended a call before its answer")
         return read_reply(head, inflow.sizes, inflow.fetch)
-
-
-def _why_away(code: grpc.StatusCode, details: str) -> str:
-    """Say why a call cannot be answered now; gRPC's own words may hold paths of this machine."""
-    if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED):
-        return f"cannot take the task ({details})"
-    known = {
-        "No such file": "is not running: its socket is not there",
-        "Connection refused": "is not running: nobody listens on its socket",
-        "Permission denied": "cannot be asked: the SuperNode's user may not open its socket",
-    }
-    return next((words for part, words in known.items() if part in details), "is away")
 
 
 class _Outgoing:

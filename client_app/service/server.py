@@ -147,11 +147,13 @@ class SiteServer:
 
     async def _cancel(self, data: bytes, context: Context) -> bytes:
         request = await _parse(site_pb2.CancelRequest, data, context)
-        task = self._desk.find(request.task)
-        if task is not None:
-            self._desk.cancel(task)
-            await self._note("cancelled", **described(task.id, task.instruction))
-        return bytes(site_pb2.CancelReply(found=task is not None).SerializeToString())
+        called_off = []
+        for task in self._desk.tasks:
+            if request.task in ("", task.id) and not task.cancelled.is_set():
+                called_off.append(_in_words(task))
+                self._desk.cancel(task)
+                await self._note("cancelled", **described(task.id, task.instruction))
+        return bytes(site_pb2.CancelReply(called_off=called_off).SerializeToString())
 
     async def _tell_health(self, _data: bytes, _context: Context) -> bytes:
         tasks, now = self._desk.tasks, time.monotonic()

@@ -12,6 +12,7 @@ from fedapp.cli.half import half
 from fedapp.cli.join import join
 from fedapp.cli.keygen import keygen
 from fedapp.cli.site_steps import SiteFileOption
+from fedapp.config_site import load_site_file
 from fedapp.paths import user_path
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 
 # Loaded on demand: the coordinator's installation has neither the site's half nor torch.
 _SERVE = "client_app.service.serve:serve"
+_CALL_OFF = "client_app.service.cancel:call_off"
 
 
 @app.command()
@@ -40,6 +42,24 @@ def serve(config: SiteFileOption = Path("site.toml")) -> None:
     Next step: fedapp site join; `fedapp audit verify` shows what was asked and sent.
     """
     half(_SERVE)(user_path(config).absolute(), say)
+
+
+@app.command()
+def cancel(config: SiteFileOption = Path("site.toml")) -> None:
+    """Call off what this site's service works on, and what waits there; the service goes on.
+
+    The work ends at its next step, nothing of it leaves, and the coordinator is told that it was
+    called off. The next message is worked on as always: to take part no more, end the SuperNode.
+
+    Exit codes: 0 called off, or there was nothing; 1 the service does not answer; 2 settings.
+
+    Example: fedapp site cancel --config site.toml
+
+    Next step: fedapp audit verify; the audit log says what was called off.
+    """
+    file = load_site_file(user_path(config).absolute())
+    for words in half(_CALL_OFF)(file.socket) or ["nothing: the service is idle"]:
+        say(f"called off: {words}")
 
 
 app.command()(keygen)

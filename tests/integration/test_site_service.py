@@ -69,6 +69,36 @@ def test_sigterm_in_a_long_training_ends_within_ten_seconds(tmp_path):
     assert not service.socket.exists()
 
 
+def test_an_operator_calls_off_a_long_training_and_the_service_goes_on(tmp_path):
+    path = write_site(tmp_path)
+    command = [*COMMAND, "site", "cancel", "--config", str(path)]
+    endless = LONG.with_changes({"train.local-epochs": 100000})
+    with SiteProcess(path) as service:
+        remote = RemoteSite(service.address)
+        initial = remote.execute(ask(Action.INITIAL)).payloads
+        idle = subprocess.run(command, capture_output=True, text=True)
+        got = []
+        asked = ask(Action.TRAIN, initial, endless)
+        thread = threading.Thread(target=lambda: got.append(remote.execute(asked)))
+        thread.start()
+        service.wait_for_step(1)
+        done = subprocess.run(command, capture_output=True, text=True)
+        thread.join(30)
+        again = remote.execute(ask(Action.INITIAL))
+        service.terminate()
+    away = subprocess.run(command, capture_output=True, text=True)
+
+    assert (idle.returncode, idle.stdout) == (0, "called off: nothing: the service is idle\n")
+    assert done.returncode == 0
+    assert done.stdout.startswith("called off: train of round 1, step "), done
+    assert got[0].failure.kind == "TaskCancelled"
+    assert again.failure is None
+    events = verify(tmp_path / "state" / "audit.jsonl").events
+    assert (events["asked"], events["cancelled"], events["answered"]) == (3, 1, 3)
+    assert (away.returncode, away.stdout) == (1, "")
+    assert away.stderr.startswith("error: the site's service is not running"), away
+
+
 def test_a_mistake_in_the_file_is_one_sentence_and_exit_code_2(tmp_path):
     path = write_site(tmp_path, "max-rank = 0\n")
 

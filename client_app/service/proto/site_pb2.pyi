@@ -93,10 +93,10 @@ class CancelRequest(_message.Message):
     def __init__(self, task: _Optional[str] = ...) -> None: ...
 
 class CancelReply(_message.Message):
-    __slots__ = ("found",)
-    FOUND_FIELD_NUMBER: _ClassVar[int]
-    found: bool
-    def __init__(self, found: _Optional[bool] = ...) -> None: ...
+    __slots__ = ("called_off",)
+    CALLED_OFF_FIELD_NUMBER: _ClassVar[int]
+    called_off: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, called_off: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HealthRequest(_message.Message):
     __slots__ = ()

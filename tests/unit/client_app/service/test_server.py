@@ -19,7 +19,8 @@ from site_desk import CONFIG, NAME, Service, chunk, echo, instruction, start, wr
 
 from client_app.failures import to_failure
 from client_app.service.answer import Answer
-from client_app.service.calls import CANCEL, DESCRIBE, EXECUTE, HEALTH
+from client_app.service.calls import CANCEL, DESCRIBE, EXECUTE, HEALTH, task_id
+from client_app.service.cancel import call_off
 from client_app.service.health import main as health_of
 from client_app.service.proto import site_pb2
 from client_app.service.remote import RemoteSite
@@ -169,6 +170,7 @@ def test_a_killed_caller_finds_its_work_again(tmp_path):
             call = channel.stream_stream(EXECUTE)(iter([first]))
             assert gate.began.wait(10)
             call.cancel()
+        wait_until(lambda: service.desk.tasks[0].listeners == 0)
         reply = in_thread(RemoteSite(service.address).execute, asked)
         wait_until(lambda: service.desk.tasks[0].listeners == 1)
         gate.open.set()
@@ -186,8 +188,8 @@ def test_a_task_is_called_off(tmp_path, which):
         assert gate.began.wait(10)
         replies.append(in_thread(RemoteSite(service.address).execute, asked[1]))
         wait_until(lambda: len(service.desk.tasks) == 2)
-        found = RemoteSite(service.address).cancel(asked[which - 1])
-        unknown = RemoteSite(service.address).cancel(instruction(round=9))
+        found = call_off(service.config.socket, task_id(write_instruction(asked[which - 1])))
+        unknown = call_off(service.config.socket, task_id(write_instruction(instruction(round=9))))
         if which == 2:
             gate.open.set()
         else:
@@ -195,7 +197,9 @@ def test_a_task_is_called_off(tmp_path, which):
             gate.open.set()
         kinds = [getattr(reply().failure, "kind", None) for reply in replies]
 
-        assert (found, unknown) == (True, False)
+        assert ([words.split(",")[0] for words in found], unknown) == (
+            [f"train of round {which}"], [],
+        )  # fmt: skip
         assert service.events()[0]["event"] == "cancelled"
     assert kinds[2 - which] is None
     assert kinds[which - 1] == "TaskCancelled"
