@@ -38,8 +38,6 @@ def shake_hands(grid: Grid, config: RunConfig, tick: Callable[[], None] | None =
     if failed:
         raise _site_error(failed)
     refused = _refusals(answers)
-    for site, failure in refused.items():
-        warn(f"site {site} is left out: {failure.message}")
     members: dict[str, Member] = {}
     for answer in answers:
         if answer.reply.failure is not None:
@@ -74,7 +72,10 @@ def _ask_nodes(grid: Grid, config: RunConfig, tick: Callable[[], None] | None) -
     while True:
         query.ask(grid.get_node_ids())
         for answer in query.poll():
-            answers += answer.sites()
+            told = answer.sites()
+            answers += told
+            for site, failure in _refusals(told).items():
+                warn(f"site {site} is left out: {failure.message}")
         failed = any(map(_has_failed, answers))
         if failed and failed_at is None:
             failed_at = time.monotonic()
