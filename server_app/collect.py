@@ -28,8 +28,10 @@ from fedapp.wire import (
 )
 from server_app.log import log, names
 from server_app.pull import pull
+from server_app.push import push
 
 POLL_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 2.0  # after a poll that took long: it may have waited for one reply
 POLL_SECONDS_IN_PROCESS = 0.05  # a simulation's grid answers without a request
 # An unanswered message is dropped by Flower this long after our own deadline, not before.
 TTL_MARGIN_SECONDS = 60.0
@@ -108,7 +110,7 @@ def collect_messages(
         Ids of messages that Flower did not take.
     """
     batch = list(messages)
-    taken = set(grid.push_messages(batch))
+    taken = push(grid, batch)
     asked = {message.metadata.message_id for message in batch}
     pending = asked & taken
     replies: dict[str, Message | WireError] = {}
@@ -116,7 +118,7 @@ def collect_messages(
     deadline = time.monotonic() + timeout
     while pending:
         began = time.monotonic()
-        for answered, reply in pull(grid, pending):
+        for answered, reply in pull(grid, pending, deadline):
             if answered in pending:
                 pending.remove(answered)
                 replies[answered] = reply
@@ -130,7 +132,7 @@ def collect_messages(
         if not pending or left <= 0:
             break
         # With very many sites over a network, at most half of the time goes into asking.
-        time.sleep(min(max(interval, now - began), left))
+        time.sleep(min(max(interval, min(now - began, LONGEST_PAUSE_SECONDS)), left))
     return replies, asked - taken
 
 

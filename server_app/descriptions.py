@@ -20,6 +20,7 @@ from fedapp.wire import MESSAGE_TYPES, content_to_descriptions, describe_to_cont
 from server_app.collect import TTL_MARGIN_SECONDS, error_text
 from server_app.log import warn
 from server_app.pull import pull
+from server_app.push import push
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class NodeQuery:
     def __init__(self, grid: Grid, config: RunConfig) -> None:
         self._grid = grid
         self._content = describe_to_content(config)
-        self._ttl = config.federation.handshake_timeout + TTL_MARGIN_SECONDS
+        self._patience = config.federation.handshake_timeout
+        self._ttl = self._patience + TTL_MARGIN_SECONDS
         self._known: set[int] = set()
         self._untaken: set[int] = set()
         self._pending: dict[str, tuple[int, float]] = {}  # message id -> node, time asked
@@ -133,7 +135,7 @@ class NodeQuery:
             for node in asked_now
         ]
         asked = time.time()
-        taken = set(self._grid.push_messages(messages))
+        taken = push(self._grid, messages)
         for message in messages:
             node, key = message.metadata.dst_node_id, message.metadata.message_id
             if key in taken:
@@ -149,7 +151,8 @@ class NodeQuery:
         if not self._pending:
             return []
         answers = []
-        for answered, message in pull(self._grid, self._pending):
+        deadline = time.monotonic() + self._patience
+        for answered, message in pull(self._grid, self._pending, deadline):
             entry = self._pending.pop(answered, None)
             if entry is None:
                 continue

@@ -1,8 +1,10 @@
 """Flower's SuperNode in a process that ends with its work: ``supernode.py flower-supernode ...``.
 
 At an answer that it does not expect, Flower's own program ends its loop, or its heartbeat, and
-stays: alive, offline, and never started again. Run as a file, so that nothing of fedapp is imported
-beside Flower's own code.
+stays: alive, offline, and never started again. And when the SuperLink is restarted while a reply is
+on its way, Flower asks once more, is told that the object is not waited for (it is there already),
+and drops the whole reply. Run as a file, so that nothing of fedapp is imported beside Flower's own
+code.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import os
 import sys
 import threading
 import traceback
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 
 def main() -> NoReturn:
@@ -20,8 +23,34 @@ def main() -> NoReturn:
 
     sys.argv = sys.argv[1:]
     threading.excepthook = _end_with_thread
+    go_on_pushing()
     flower_supernode()
     _end("its loop has ended, see above")
+
+
+def go_on_pushing() -> None:
+    """Push the other objects of a reply although the SuperLink does not wait for one of them.
+
+    If it has that one, the reply is whole. If it has not, the coordinator asks again, as it would.
+    """
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+    from flwr.supernode import fleet_http_connection as fleet
+
+    flower: Any = fleet
+    make = flower.make_push_object_fn_protobuf
+
+    def make_patient(*arguments: Any) -> Callable[[str, bytes], None]:
+        push = make(*arguments)
+
+        def push_object(object_id: str, content: bytes) -> None:
+            try:
+                push(object_id, content)
+            except ObjectPushError:
+                print(f"object {object_id[:16]} is not waited for; going on with the others")
+
+        return push_object
+
+    flower.make_push_object_fn_protobuf = make_patient
 
 
 def _end_with_thread(what: threading.ExceptHookArgs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +12,22 @@ from fake_federation import FakeGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
-from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse, PullObjectResponse
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedResponse,
+    PullObjectResponse,
+    PushObjectResponse,
+)
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
 from flwr.supercore.constant import HEAD_BODY_DIVIDER
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, pull_objects
 from flwr.supercore.run import Run
-from flwr.superlink.grid import HttpGrid
+from flwr.superlink.grid import HttpGrid, http_grid
 
 from fedapp.config import RunConfig
 from fedapp.errors import MissingReplies, WireError
@@ -37,6 +47,7 @@ class Link:
         self._messages, self._damage = messages, damage
         self._replies: dict[str, Message] = {}
         self._objects: dict[str, bytes] = {}
+        self.pulled: dict[str, Message] = {}
         self.pulls = 0
 
     def PushMessages(self, request: Any) -> PushAppMessagesResponse:
@@ -53,7 +64,9 @@ class Link:
 
     def PullMessages(self, request: Any) -> PullAppMessagesResponse:
         self.pulls += 1
-        found = [self._replies.pop(i) for i in request.message_ids if i in self._replies]
+        asked = [i for i in request.message_ids if i in self._replies]
+        found = [self._replies.pop(i) for i in asked]
+        self.pulled |= dict(zip(asked, found, strict=True))
         return PullAppMessagesResponse(
             messages_list=[message_to_proto(remove_content_from_message(m)) for m in found],
             message_object_trees=[get_object_tree(message) for message in found],
@@ -148,6 +161,93 @@ def test_a_reply_in_the_name_of_another_message_is_not_taken_for_its(
     assert set(replies) == {first, third}
     assert dict(replies[first].content["x"]) == {"number": 0}  # type: ignore[union-attr,call-overload]
     assert "a late or unknown reply from node 101 is ignored" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("after", [2.5, 1000.0], ids=["late", "never"])
+def test_a_reply_without_content_holds_nobody_beyond_the_deadline(after: float) -> None:
+    """A SuperNode is killed after it announced its reply: Flower would wait for two hours."""
+    grid, link, messages = asked(lambda objects, root: None)
+    pull_object, began = link.PullObject, time.monotonic()
+
+    def slow(request: Any) -> PullObjectResponse:
+        reply = link.pulled.get(messages[1].metadata.message_id)
+        mine = reply is not None and request.object_id == reply.object_id
+        if mine and time.monotonic() < began + after:
+            return PullObjectResponse(object_found=True, object_available=False)
+        return pull_object(request)
+
+    link.PullObject = slow  # type: ignore[method-assign]
+    replies, _ = collect_messages(grid, messages, timeout=4)
+
+    assert time.monotonic() - began < 6.5
+    assert set(replies) == {message.metadata.message_id for message in messages}
+    reply = replies[messages[1].metadata.message_id]
+    assert isinstance(reply, Message)
+    assert reply.has_error() == (after > 4)
+    assert http_grid.pull_objects is pull_objects, "it is as it was"  # type: ignore[attr-defined]
+
+
+def test_a_poll_that_took_long_is_followed_by_a_short_pause() -> None:
+    grid, link, messages = asked(lambda objects, root: None)
+    pull_messages, times = link.PullMessages, []
+
+    def slow(request: Any) -> PullAppMessagesResponse:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            time.sleep(3.5)
+            return PullAppMessagesResponse()
+        return pull_messages(request)
+
+    link.PullMessages = slow  # type: ignore[method-assign]
+    replies, _ = collect_messages(grid, messages, timeout=30)
+
+    assert len(replies) == 3
+    assert times[-1] - times[0] < 3.5 + 3
+
+
+def test_a_push_whose_answer_was_lost_is_made_good() -> None:
+    """The SuperLink says that it does not wait for an object which it has got."""
+    grid, link, messages = asked(lambda objects, root: None)
+    known, refused = set(), []
+    push_messages = link.PushMessages
+
+    def what_is_missing(request: Any) -> PushAppMessagesResponse:
+        trees = [tree.object_id for one in request.message_object_trees
+                 for tree in iterate_object_tree(one)]  # fmt: skip
+        answer = push_messages(request)
+        answer.objects_to_push.extend(dict.fromkeys(i for i in trees if i not in known))
+        return answer
+
+    def push_object(request: Any) -> PushObjectResponse:
+        known.add(request.object_id)
+        if not refused:
+            refused.append(request.object_id)
+            return PushObjectResponse(stored=False)
+        return PushObjectResponse(stored=True)
+
+    link.PushMessages, link.PushObject = what_is_missing, push_object  # type: ignore
+    replies, unsent = collect_messages(grid, messages, timeout=20)
+
+    assert refused
+    assert unsent == set()
+    assert len(replies) == 3
+    assert {message.metadata.message_id for message in messages} <= known
+
+
+def test_a_link_that_takes_no_object_ends_the_wait() -> None:
+    grid, link, messages = asked(lambda objects, root: None)
+    ids = [get_object_tree(message).object_id for message in messages]
+    push_messages = link.PushMessages
+
+    def all_missing(request: Any) -> PushAppMessagesResponse:
+        answer = push_messages(request)
+        answer.objects_to_push.extend(ids)
+        return answer
+
+    link.PushMessages = all_missing  # type: ignore[method-assign]
+    link.PushObject = lambda request: PushObjectResponse(stored=False)  # type: ignore[assignment]
+    with pytest.raises(ObjectPushError):
+        collect_messages(grid, messages, timeout=20)
 
 
 def test_a_link_that_is_down_is_no_sites_fault() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
+from flwr.supernode import fleet_http_connection as fleet
 
 from fedapp.provision import supernode
 
@@ -18,8 +24,6 @@ def flower_supernode():
     {end}
 module = types.ModuleType("flower_supernode")
 module.flower_supernode = flower_supernode
-for name in ("flwr", "flwr.supernode", "flwr.supernode.cli"):
-    sys.modules[name] = types.ModuleType(name)
 sys.modules["flwr.supernode.cli.flower_supernode"] = module
 sys.argv = ["supernode.py", "flower-supernode", "--superlink", "x:1"]
 import runpy
@@ -42,6 +46,26 @@ def test_it_ends_though_its_other_threads_go_on(end: str, words: str) -> None:
     assert done.returncode == 1
     assert done.stdout == "['flower-supernode', '--superlink', 'x:1']\n"
     assert f"error: the SuperNode is offline: {words}" in done.stderr
+
+
+def test_an_object_that_is_there_already_costs_no_reply(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The SuperLink says no to an object that it got, and whose answer was lost."""
+    monkeypatch.setattr(fleet, "make_push_object_fn_protobuf", make_push_object_fn_protobuf)
+    supernode.go_on_pushing()
+    got = []
+
+    def push_object(request: PushObjectRequest) -> PushObjectResponse:
+        got.append(request.object_id)
+        return PushObjectResponse(stored=request.object_id != "b")
+
+    push = fleet.make_push_object_fn_protobuf(push_object, Node(node_id=1), 7, "session")  # type: ignore[attr-defined]
+    push_object_contents_from_iterable([("a", b"1"), ("b", b"2"), ("c", b"3")], push)
+
+    assert sorted(got) == ["a", "b", "c"]
+    assert "object b is not waited for" in capsys.readouterr().out
+    assert inspect.getsource(fleet).count("make_push_object_fn_protobuf(") == 1, "looked up late"
 
 
 def test_a_thread_that_asks_to_end_is_no_fault() -> None:
