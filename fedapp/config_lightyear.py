@@ -13,6 +13,7 @@ _PAPER: dict[str, Any] = {
     "kernel": 0.6,
     "prediction": -1.0,
     "distance": 0.0,
+    "head_distance": 0.0,
     "gamma": 0.95,
     "floor": 0.0,
     "self_in_mean": False,
@@ -42,12 +43,23 @@ class LightyearSection(Section):
         5, "useless models by which a site calibrates its scores every round", ge=1, le=100
     )
     prediction: float = setting(
-        0.2, "least agreement of the predictions, without labels; -1: no such gate", ge=-1, le=1
+        -2.0,
+        "least agreement of the predictions, without labels; -1: no such gate, -2: 0.2 for a model "
+        "that is trained whole, none for LoRA",
+        ge=-2,
+        le=1,
     )
     distance: float = setting(
         -1.0,
         "largest distance of a neighbour's model, in norms of the own one; 0: no such gate, -1: "
         "0.9 for a model that is trained whole, 3 for LoRA",
+        ge=-1,
+        le=1e6,
+    )
+    head_distance: float = setting(
+        -1.0,
+        "the same of what is trained whole alone, beside LoRA the head; 0: no such gate, -1: 1.1 "
+        "for LoRA, none for a model that is trained whole",
         ge=-1,
         le=1e6,
     )

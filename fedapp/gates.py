@@ -1,4 +1,4 @@
-"""Whom a site lets into its mean: three gates and the record of a decision (numpy, pure).
+"""Whom a site lets into its mean: four gates and the record of a decision (numpy, pure).
 
 No score sees everything. The kernel (`fedapp.ntk`) sees broken features and no head; the outputs
 (`fedapp.outputs`) see broken heads; neither sees permuted neurons, which compute the same function
@@ -10,7 +10,8 @@ the paper's and fits deep nets, 0.85 shallow ones, 0.4 once calibrated; 0.2 for 
 for the distance, of which honest peers needed 0.6 at most and permuted ones 1.3 at least. The last
 is of models that are trained whole. Of a LoRA model theta is what was learned, from zero: after one
 round on embedded:heart honest peers were 1.0 to 2.0 apart, so that 0.9 refuses everybody. Neurons
-cannot be permuted there; a limit of about 3 refuses what is scaled.
+cannot be permuted there; a limit of about 3 refuses what is scaled. Its head does begin at common
+random weights: the distance of the heads alone tells flipped, reversed and random models apart.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedapp.adapter import Adapter
 from fedapp.lowrank import product_distance, product_norm
 from fedapp.ntk import calibrated as calibrate
 
-Gate = Literal["finite", "distance", "kernel", "prediction"]
+Gate = Literal["finite", "distance", "head", "kernel", "prediction"]
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,15 @@ class Gates:
         Least `fedapp.outputs.prediction_agreement`, in [-1, 1].
     distance : float, optional
         Largest `relative_distance`.
+    head : float, optional
+        Largest `head_distance`.
     """
 
     kernel: float | None
     calibrate: bool
     prediction: float | None
     distance: float | None
+    head: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Scores:
     null : float, optional
         `fedapp.ntk.null_level` of the site.
     prediction : float, optional
-    distance : float, optional
+    distance, head : float, optional
         Infinite if the peer's model is not finite.
     """
 
@@ -69,6 +73,7 @@ class Scores:
     null: float | None = None
     prediction: float | None = None
     distance: float | None = None
+    head: float | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,7 @@ def decide(peer: str, scores: Scores, gates: Gates, *, is_finite: bool = True) -
     kernel = above if gates.calibrate else score
     checks: list[tuple[Gate, float | None, float | None, int]] = [
         ("distance", gates.distance, scores.distance, -1),
+        ("head", gates.head, scores.head, -1),
         ("kernel", gates.kernel, kernel, 1),
         ("prediction", gates.prediction, scores.prediction, 1),
     ]
@@ -190,3 +196,11 @@ def relative_distance(own: Adapter, peer: Adapter) -> float:
     if apart == 0:
         return 0.0
     return math.sqrt(apart) / math.sqrt(whole) if whole else math.inf
+
+
+def head_distance(own: Adapter, peer: Adapter) -> float:
+    """Return `relative_distance` over what is trained whole: beside LoRA pairs the head.
+
+    It is 0 if nothing is.
+    """
+    return relative_distance(Adapter({}, own.tensors), Adapter({}, peer.tensors))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
 from fedapp.config_lightyear import LightyearSection
-from fedapp.gates import Decision, Gates, Scores, decide, relative_distance
+from fedapp.gates import Decision, Gates, Scores, decide, head_distance, relative_distance
 from fedapp.mixing import mix, mixing_weights, step_size
 from fedapp.outputs import prediction_agreement, probabilities
 from fedapp.peer_rules.agreement import Yardstick
@@ -15,8 +15,8 @@ from fedapp.peer_rules.base import Context, Mixed, Neighbour, Verdict, View
 from fedapp.peer_rules.nulls import useless
 from fedapp.seeds import derive_seed
 
-WHOLE_DISTANCE, LORA_DISTANCE = 0.9, 3.0
-"""Where `fedapp.gates.Gates.distance` separates sound models from others, see there."""
+WHOLE_DISTANCE, LORA_DISTANCE, LORA_HEAD, WHOLE_PREDICTION = 0.9, 3.0, 1.1, 0.2
+"""Where each score tells sound models from others, see `fedapp.gates`."""
 
 
 class Lightyear:
@@ -81,6 +81,7 @@ class Lightyear:
                 probabilities(view.logits_nc), probabilities(other.logits_nc)
             ),
             distance=relative_distance(own, neighbour.model),
+            head=head_distance(own, neighbour.model),
         )
 
 
@@ -88,8 +89,9 @@ def gates(settings: LightyearSection, *, whole: bool) -> Gates:
     """Return the thresholds that the settings mean.
 
     Of a LoRA model the frozen base decides the features: flipped and random adapters agree with
-    the own one as honest ones do (`docs/agreement.md`), so that by itself the kernel decides only
-    over models that are trained ``whole``.
+    the own one as honest ones do, and honest ones predict unlike things while they learn
+    (`docs/agreement.md`). So by themselves kernel and predictions decide only over models that
+    are trained ``whole``, and the head's distance over the others.
     """
     kind = settings.kernel_gate
     if kind == "auto":
@@ -97,11 +99,18 @@ def gates(settings: LightyearSection, *, whole: bool) -> Gates:
     distance = settings.distance
     if distance < 0:
         distance = WHOLE_DISTANCE if whole else LORA_DISTANCE
+    head = settings.head_distance
+    if head < 0:
+        head = 0.0 if whole else LORA_HEAD
+    prediction = settings.prediction
+    if prediction < -1:
+        prediction = WHOLE_PREDICTION if whole else -1.0
     return Gates(
         kernel=None if kind == "off" else settings.kernel,
         calibrate=kind == "calibrated",
-        prediction=None if settings.prediction == -1 else settings.prediction,
+        prediction=None if prediction == -1 else prediction,
         distance=distance or None,
+        head=head or None,
     )
 
 
@@ -113,6 +122,7 @@ def _verdict(decision: Decision, weight: float) -> Verdict:
         "null": "null",
         "prediction": "prediction",
         "distance": "distance",
+        "head": "head",
     }
     return Verdict(
         decision.peer,

@@ -1,4 +1,4 @@
-"""The three gates, their record, and distances of whole adapters against dense weights."""
+"""The four gates, their record, and distances of whole adapters against dense weights."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedapp.adapter import Adapter, LoraPair
-from fedapp.gates import Decision, Gates, Scores, decide, relative_distance
+from fedapp.gates import Decision, Gates, Scores, decide, head_distance, relative_distance
 
 ALL = Gates(kernel=0.85, calibrate=False, prediction=0.2, distance=0.9)
 PAPER = Gates(kernel=0.6, calibrate=False, prediction=None, distance=None)
@@ -107,6 +107,7 @@ def test_the_record_is_flat_json():
         "null": 0.8,
         "prediction": None,
         "distance": None,
+        "head": None,
         "calibrated": pytest.approx(0.5),
     }
     assert decide("a", Scores(kernel=0.1), PAPER).row()["refused_by"] == ["kernel"]
@@ -161,6 +162,26 @@ def test_distances_without_a_number():
     assert relative_distance(zero, adapter(0)) == math.inf
     assert relative_distance(adapter(0), broken) == math.inf
     assert 1e37 < relative_distance(adapter(0), huge) < math.inf
+
+
+def test_the_head_is_measured_by_itself():
+    own, peer = adapter(0), adapter(1)
+    heads = [one.tensors["head.weight"].astype(float) for one in (own, peer)]
+    oracle = np.linalg.norm(heads[1] - heads[0]) / np.linalg.norm(heads[0])
+
+    assert head_distance(own, peer) == pytest.approx(oracle)
+    assert head_distance(own, Adapter(peer.pairs, own.tensors)) == 0
+    assert head_distance(Adapter(own.pairs, {}), Adapter(peer.pairs, {})) == 0, "there is none"
+
+
+def test_a_head_too_far_is_refused_by_its_own_gate():
+    gates = Gates(kernel=None, calibrate=False, prediction=None, distance=3.0, head=1.1)
+
+    assert decide("a", Scores(distance=2.9, head=1.1), gates).is_accepted
+    assert decide("a", Scores(distance=1.2, head=1.5), gates).refused_by == ("head",)
+    assert decide("a", Scores(distance=0.1, head=math.nan), gates).refused_by == ("head",)
+    with pytest.raises(ValueError, match="the head gate is set, but its score is missing"):
+        decide("a", Scores(distance=0.1), gates)
 
 
 def test_another_layout_is_a_mistake():

@@ -11,6 +11,7 @@ import pytest
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.gates import Gates
 from fedapp.mixing import combine
 from fedapp.ntk import agreement
 from fedapp.outputs import profile, profile_agreement, softmax
@@ -206,7 +207,7 @@ def test_the_papers_preset_is_the_literal_method() -> None:
     settings = paper.lightyear.effective()
 
     assert (settings.kernel_gate, settings.kernel, settings.agreement) == ("fixed", 0.6, "logits")
-    assert (settings.prediction, settings.distance) == (-1, 0)
+    assert (settings.prediction, settings.distance, settings.head_distance) == (-1, 0, 0)
     assert (settings.gamma, settings.floor, settings.self_in_mean) == (0.95, 0, False)
     mixed = run(model(1, 2), [model(10, 20), model(-1, -2)], **{"lightyear.preset": "paper"})
     assert [v.refused_by for v in mixed.verdicts] == [(), ()], "it is blind to both"
@@ -237,7 +238,29 @@ def test_by_default_the_gates_are_those_that_fit_what_is_trained() -> None:
         0.2,
         0.9,
     )
-    assert (lora.kernel, lora.calibrate, lora.prediction, lora.distance) == (None, False, 0.2, 3.0)
+    assert whole.head is None
+    assert lora == Gates(kernel=None, calibrate=False, prediction=None, distance=3.0, head=1.1)
     fixed = RunConfig.from_flat({"lightyear.kernel-gate": "fixed", "lightyear.distance": 0.0})
     assert gates(fixed.lightyear, whole=False).kernel == 0.4
     assert gates(fixed.lightyear, whole=False).distance is None
+    asked = {"lightyear.prediction": 0.3, "lightyear.head-distance": 0.8}
+    for whole in (True, False):
+        own = gates(RunConfig.from_flat(asked).lightyear, whole=whole)
+        assert (own.prediction, own.head) == (0.3, 0.8)
+    none = RunConfig.from_flat({"lightyear.head-distance": 0.0, "lightyear.prediction": -1.0})
+    assert gates(none.lightyear, whole=False).head is None
+
+
+def test_of_a_lora_model_the_head_tells_who_is_flipped() -> None:
+    """Its pairs begin at zero, and honest ones lie as far apart as a flipped one."""
+    rng = np.random.default_rng(3)
+
+    def lora(head: tuple[float, float]) -> Adapter:
+        b_mr, a_rn = rng.standard_normal((5, 2)), rng.standard_normal((2, 4))
+        pair = LoraPair(b_mr.astype(np.float32), a_rn.astype(np.float32), 1.0)
+        return Adapter({"q": pair}, {"head.bias": np.array(head, np.float32)})
+
+    mixed = run(lora((1, 2)), [lora((1.5, 2.5)), lora((-1, -2)), lora((-0.5, -1))])
+
+    assert [v.refused_by for v in mixed.verdicts] == [(), ("head",), ("head",)]
+    assert [v.scores["head"] for v in mixed.verdicts] == pytest.approx([0.1**0.5, 2, 1.5])
