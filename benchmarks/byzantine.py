@@ -15,7 +15,8 @@ run once a record; ``digits``, `embedded:digits` in uneven mixtures, for whoever
 demand alone. Their settings were chosen on validation records without attack, but for the rate of
 the texts: 1e-2 learned alike without attack, and was lowered to 3e-3 after a sign flip at four of
 eight had shown that honest models then lie as far apart as a flipped one (lightyear .696,
-local-only .750, oracle .717).
+local-only .750, oracle .717). The gate of the head's distance was added after seed 0 of the texts
+had been seen, and its limit chosen on seeds 10 to 13 of the same sites.
 
 Which sites are faulty is drawn from the seed, the fewer among the more. A rule that presumes a
 number of faulty sites is told the true one, as far as it has a value for it; the root of FLTrust is

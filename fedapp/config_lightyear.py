@@ -44,8 +44,8 @@ class LightyearSection(Section):
     )
     prediction: float = setting(
         -2.0,
-        "least agreement of the predictions, without labels; -1: no such gate, -2: 0.2 for a model "
-        "that is trained whole, none for LoRA",
+        "least agreement of the predictions, without labels; -1: no such gate, -2: none for LoRA "
+        "beside a head that is trained, else 0.2",
         ge=-2,
         le=1,
     )
@@ -59,7 +59,7 @@ class LightyearSection(Section):
     head_distance: float = setting(
         -1.0,
         "the same of what is trained whole alone, beside LoRA the head; 0: no such gate, -1: 1.1 "
-        "for LoRA, none for a model that is trained whole",
+        "for LoRA beside a head that is trained, else none",
         ge=-1,
         le=1e6,
     )

@@ -15,7 +15,7 @@ from fedapp.peer_rules.base import Context, Mixed, Neighbour, Verdict, View
 from fedapp.peer_rules.nulls import useless
 from fedapp.seeds import derive_seed
 
-WHOLE_DISTANCE, LORA_DISTANCE, LORA_HEAD, WHOLE_PREDICTION = 0.9, 3.0, 1.1, 0.2
+WHOLE_DISTANCE, LORA_DISTANCE, HEAD_DISTANCE, PREDICTION = 0.9, 3.0, 1.1, 0.2
 """Where each score tells sound models from others, see `fedapp.gates`."""
 
 
@@ -35,7 +35,7 @@ class Lightyear:
         if not neighbours:
             return Mixed(own, 1.0, ())
         settings = self._settings
-        thresholds = gates(settings, whole=not own.pairs)
+        thresholds = gates(settings, own)
         view = context.view(own)
         yardstick = Yardstick(view, settings.agreement)
         null = None
@@ -85,14 +85,15 @@ class Lightyear:
         )
 
 
-def gates(settings: LightyearSection, *, whole: bool) -> Gates:
-    """Return the thresholds that the settings mean.
+def gates(settings: LightyearSection, own: Adapter) -> Gates:
+    """Return the thresholds that the settings mean for what is trained.
 
     Of a LoRA model the frozen base decides the features: flipped and random adapters agree with
     the own one as honest ones do, and honest ones predict unlike things while they learn
     (`docs/agreement.md`). So by themselves kernel and predictions decide only over models that
-    are trained ``whole``, and the head's distance over the others.
+    are trained whole, and the head's distance over the others; predictions where there is none.
     """
+    whole, with_head = not own.pairs, bool(own.pairs and own.tensors)
     kind = settings.kernel_gate
     if kind == "auto":
         kind = "calibrated" if whole else "off"
@@ -101,10 +102,10 @@ def gates(settings: LightyearSection, *, whole: bool) -> Gates:
         distance = WHOLE_DISTANCE if whole else LORA_DISTANCE
     head = settings.head_distance
     if head < 0:
-        head = 0.0 if whole else LORA_HEAD
+        head = HEAD_DISTANCE if with_head else 0.0
     prediction = settings.prediction
     if prediction < -1:
-        prediction = WHOLE_PREDICTION if whole else -1.0
+        prediction = -1.0 if with_head else PREDICTION
     return Gates(
         kernel=None if kind == "off" else settings.kernel,
         calibrate=kind == "calibrated",

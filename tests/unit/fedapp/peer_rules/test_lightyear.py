@@ -228,39 +228,34 @@ def test_settings_that_mean_nothing_are_refused(flat: dict[str, Any], words: str
         RunConfig.from_flat({"method": "lightyear", **flat})
 
 
+def _lora(head: tuple[float, ...] = (), seed: int = 3) -> Adapter:
+    rng = np.random.default_rng(seed)
+    b_mr, a_rn = rng.standard_normal((5, 2)), rng.standard_normal((2, 4))
+    pair = LoraPair(b_mr.astype(np.float32), a_rn.astype(np.float32), 1.0)
+    return Adapter({"q": pair}, {"head.bias": np.array(head, np.float32)} if head else {})
+
+
 def test_by_default_the_gates_are_those_that_fit_what_is_trained() -> None:
     settings = RunConfig().lightyear
-    whole, lora = gates(settings, whole=True), gates(settings, whole=False)
+    trained_whole, with_head, without = model(1, 2), _lora((1, 2)), _lora()
 
-    assert (whole.kernel, whole.calibrate, whole.prediction, whole.distance) == (
-        0.4,
-        True,
-        0.2,
-        0.9,
-    )
-    assert whole.head is None
-    assert lora == Gates(kernel=None, calibrate=False, prediction=None, distance=3.0, head=1.1)
+    assert gates(settings, trained_whole) == Gates(0.4, True, prediction=0.2, distance=0.9)
+    assert gates(settings, with_head) == Gates(None, False, None, distance=3.0, head=1.1)
+    assert gates(settings, without) == Gates(None, False, prediction=0.2, distance=3.0)
     fixed = RunConfig.from_flat({"lightyear.kernel-gate": "fixed", "lightyear.distance": 0.0})
-    assert gates(fixed.lightyear, whole=False).kernel == 0.4
-    assert gates(fixed.lightyear, whole=False).distance is None
+    assert gates(fixed.lightyear, with_head) == Gates(0.4, False, None, None, head=1.1)
     asked = {"lightyear.prediction": 0.3, "lightyear.head-distance": 0.8}
-    for whole in (True, False):
-        own = gates(RunConfig.from_flat(asked).lightyear, whole=whole)
-        assert (own.prediction, own.head) == (0.3, 0.8)
+    for own in (trained_whole, with_head, without):
+        given = gates(RunConfig.from_flat(asked).lightyear, own)
+        assert (given.prediction, given.head) == (0.3, 0.8)
     none = RunConfig.from_flat({"lightyear.head-distance": 0.0, "lightyear.prediction": -1.0})
-    assert gates(none.lightyear, whole=False).head is None
+    assert gates(none.lightyear, with_head) == Gates(None, False, None, distance=3.0)
 
 
 def test_of_a_lora_model_the_head_tells_who_is_flipped() -> None:
     """Its pairs begin at zero, and honest ones lie as far apart as a flipped one."""
-    rng = np.random.default_rng(3)
-
-    def lora(head: tuple[float, float]) -> Adapter:
-        b_mr, a_rn = rng.standard_normal((5, 2)), rng.standard_normal((2, 4))
-        pair = LoraPair(b_mr.astype(np.float32), a_rn.astype(np.float32), 1.0)
-        return Adapter({"q": pair}, {"head.bias": np.array(head, np.float32)})
-
-    mixed = run(lora((1, 2)), [lora((1.5, 2.5)), lora((-1, -2)), lora((-0.5, -1))])
+    heads = ((1.5, 2.5), (-1, -2), (-0.5, -1))
+    mixed = run(_lora((1, 2)), [_lora(head, seed) for seed, head in enumerate(heads)])
 
     assert [v.refused_by for v in mixed.verdicts] == [(), ("head",), ("head",)]
     assert [v.scores["head"] for v in mixed.verdicts] == pytest.approx([0.1**0.5, 2, 1.5])
