@@ -88,7 +88,7 @@ def measure_place(settings: dict[str, Any], pairs: int) -> dict[str, Any]:
     viewer, parameters = Viewer(resident, items, config, site), resident.parameters
     own = parameters.initial(0).map(_moved(0))
     peer = own.map(_moved(1))
-    context = Context(config, site, 1, viewer)
+    context = Context(config, site, 1, viewer, viewer.loss)
 
     def judge(others: list[Adapter]) -> None:
         neighbours = [Neighbour(f"n{number}", other) for number, other in enumerate(others)]

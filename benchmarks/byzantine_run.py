@@ -240,7 +240,8 @@ class _Run:
         rule_class, models = load_half(self.peer_rule), {}
         degrees = dict.fromkeys(self.at.sites, len(self.at.sites) - 1)
         for site in self.honest:
-            context = Context(self.config, site, round, self._viewer(site), degrees)
+            view, loss = self._viewer(site)
+            context = Context(self.config, site, round, view, loss, degrees)
             others = [Neighbour(name, sent[name]) for name in sorted(sent) if name != site]
             mixed = rule_class(self.config).mix(trained[site], others, context)
             models[site] = mixed.model
@@ -253,9 +254,13 @@ class _Run:
                 )
         return {**models, **dict.fromkeys(self.faulty, _mean(list(models.values())))}
 
-    def _viewer(self, site: str) -> Callable[[Adapter], View]:
+    def _viewer(self, site: str) -> tuple[Callable[[Adapter], View], Callable[[Adapter], float]]:
         viewer = Viewer(self.at.resident, self.at.items[site]["validation"], self.config, site)
-        return lambda model: self.at.views.get((site, model.digest()), lambda: viewer(model))
+        remembered = self.at.views.get
+        return (
+            lambda model: remembered((site, model.digest()), lambda: viewer(model)),
+            lambda model: remembered((site, model.digest(), "loss"), lambda: viewer.loss(model)),
+        )
 
     def _count(self, diagnostics: Mapping[str, float]) -> None:
         for group, name in (

@@ -205,7 +205,8 @@ def _mix(at: PeerSite, own: Adapter, neighbours: Sequence[Neighbour], delivery: 
     instruction, config = at.instruction, at.instruction.config
     rule: PeerRule = load_half(METHODS[config.method].peer_rule)(config)
     viewer = Viewer(at.resident, at.validation, config, instruction.site)
-    context = Context(config, instruction.site, instruction.round, viewer, delivery.degrees)
+    site, round = instruction.site, instruction.round
+    context = Context(config, site, round, viewer, viewer.loss, delivery.degrees)
     try:
         return rule.mix(own, neighbours, context)
     except (MergeRefused, np.linalg.LinAlgError):

@@ -1,8 +1,9 @@
-"""What a model makes of a site's validation records: features, outputs and metrics in one pass."""
+"""What a model makes of a site's validation records: features and outputs, or its loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from client_app.models import ResidentModel
 
 Items = Sequence[Mapping[str, Any]]
-_NOTHING = View(np.zeros((0, 1)), np.zeros((0, 1)), np.zeros(0, np.int64), {})
+_NOTHING = View(np.zeros((0, 1)), np.zeros((0, 1)), np.zeros(0, np.int64))
 
 
 class Viewer:
@@ -67,29 +68,47 @@ class Viewer:
 
     def __call__(self, model: Adapter) -> View:
         """Load a model and look at it."""
-        resident, config = self._resident, self._config
-        resident.parameters.load(model)
-        device, scores = resident.device, resident.task.scores(self._resident.device)
         features: list[Tensor] = []
         labels: list[Tensor] = []
+        with self._evaluating(model):
+            for batch in self._batches:
+                with _seen(self._layer) as seen:
+                    self._resident.task.output(self._resident.model, batch)
+                rows, right = self._counted(seen, batch)
+                features.append(rows)
+                labels.append(right)
+        return self._view(features, labels) if features else _NOTHING
+
+    def loss(self, model: Adapter) -> float:
+        """Load a model and return its loss; NaN without records."""
+        scores = self._resident.task.scores(self._resident.device)
+        with self._evaluating(model):
+            for batch in self._batches:
+                scores.update(self._resident.task.output(self._resident.model, batch), batch)
+        return float(scores.compute()["loss"]) if self._batches else math.nan
+
+    @contextmanager
+    def _evaluating(self, model: Adapter) -> Iterator[None]:
+        resident = self._resident
+        resident.parameters.load(model)
         was_training = resident.model.training
         resident.model.eval()
         try:
-            with torch.inference_mode(), autocast(config.train, device):
-                for indices in ordered_batches(self.items, config.train.eval_batch_size):
-                    batch = resident.task.collate([self.items[i] for i in indices])
-                    batch = {name: value.to(device) for name, value in batch.items()}
-                    with _seen(self._layer) as seen:
-                        output = resident.task.output(resident.model, batch)
-                    scores.update(output, batch)
-                    rows, right = self._counted(seen, batch)
-                    features.append(rows)
-                    labels.append(right)
-            if not features:
-                return _NOTHING
-            return self._view(features, labels, _Later(scores.compute))
+            with torch.inference_mode(), autocast(self._config.train, resident.device):
+                yield
         finally:
             resident.model.train(was_training)
+
+    @cached_property
+    def _batches(self) -> list[Batch]:
+        """The records as a model takes them, on its device: made once for all models."""
+        collate, size = self._resident.task.collate, self._config.train.eval_batch_size
+        batches = (
+            collate([self.items[i] for i in indices])
+            for indices in ordered_batches(self.items, size)
+        )
+        device = self._resident.device
+        return [{name: value.to(device) for name, value in batch.items()} for batch in batches]
 
     def _counted(self, seen: list[Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the rows that count, (n, D), and their labels."""
@@ -103,9 +122,7 @@ class Viewer:
         valid, labels = self._task.counted(batch, tuple(whole.shape[:-1]))
         return whole[valid.to(whole.device)].float(), labels
 
-    def _view(
-        self, features: list[Tensor], labels: list[Tensor], metrics: Mapping[str, float]
-    ) -> View:
+    def _view(self, features: list[Tensor], labels: list[Tensor]) -> View:
         rows_nd = torch.cat(features)
         right_n = torch.cat(labels).cpu().numpy().astype(np.int64)
         chosen = select_positions(
@@ -114,29 +131,7 @@ class Viewer:
         rows_nd = rows_nd[torch.from_numpy(chosen).to(rows_nd.device)]
         with torch.inference_mode(), full_precision():
             logits_nc = _outputs(self._layer, rows_nd)
-        return View(
-            rows_nd.cpu().numpy(), logits_nc.float().cpu().numpy(), right_n[chosen], metrics
-        )
-
-
-class _Later(Mapping[str, float]):
-    """Metrics that are computed when somebody asks: most rules do not, and an AUC takes time."""
-
-    def __init__(self, compute: Callable[[], Mapping[str, float]]) -> None:
-        self._compute = compute
-
-    @cached_property
-    def _metrics(self) -> Mapping[str, float]:
-        return self._compute()
-
-    def __getitem__(self, name: str) -> float:
-        return self._metrics[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._metrics)
-
-    def __len__(self) -> int:
-        return len(self._metrics)
+        return View(rows_nd.cpu().numpy(), logits_nc.float().cpu().numpy(), right_n[chosen])
 
 
 @contextmanager

@@ -28,14 +28,11 @@ class View:
     logits_nc : ndarray, shape (n, C)
         What comes out.
     labels_n : ndarray of int, shape (n,)
-    metrics : mapping of str to float
-        ``loss`` and the task's other metrics, over all that was looked at; a loss may be NaN.
     """
 
     features_nd: Matrix
     logits_nc: Matrix
     labels_n: NDArray[np.int64]
-    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +56,8 @@ class Context:
     view : callable
         Runs a model over the site's own validation records: costs a forward pass, and no more than
         that. Nothing is remembered.
+    loss : callable
+        Returns a model's loss on them; it may be NaN. Costs a forward pass.
     degrees : mapping of str to int
         How many neighbours each site has that could be heard, the own one included.
     """
@@ -67,6 +66,7 @@ class Context:
     site: str
     round: int
     view: Callable[[Adapter], View]
+    loss: Callable[[Adapter], float]
     degrees: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -74,14 +74,15 @@ class Lightyear:
         context: Context,
     ) -> Scores:
         other = context.view(neighbour.model)
+        distance = relative_distance(own, neighbour.model)
         return Scores(
             kernel=yardstick.score(other),
             null=null,
             prediction=prediction_agreement(
                 probabilities(view.logits_nc), probabilities(other.logits_nc)
             ),
-            distance=relative_distance(own, neighbour.model),
-            head=head_distance(own, neighbour.model),
+            distance=distance,
+            head=head_distance(own, neighbour.model) if own.pairs else distance,
         )
 
 

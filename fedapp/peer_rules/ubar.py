@@ -25,7 +25,7 @@ class Ubar:
         own_p, peers_kp = as_vectors(own, neighbours)
 
         def loss(model_p: Vector) -> float:
-            return float(context.view(from_vector(model_p, own)).metrics["loss"])
+            return context.loss(from_vector(model_p, own))
 
         alpha = self._settings.alpha
         mixed_p, accepted_k = ubar(own_p, peers_kp, loss, rho=self._settings.rho, alpha=alpha)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from choice_models import QUESTIONS
 from tiny_residents import items_of, tiny_resident
 
+from client_app.evaluation import evaluate
 from client_app.models import load_resident
 from client_app.tasks.classification_scores import ClassificationScores
 from client_app.views import Viewer
@@ -51,7 +53,6 @@ def test_features_are_what_makes_the_logits_of_every_record(tmp_path: Path, fami
     weight_cd = layer.weight.detach().numpy()
     bias = 0 if layer.bias is None else layer.bias.detach().numpy()
     np.testing.assert_allclose(view.features_nd @ weight_cd.T + bias, view.logits_nc, atol=1e-5)
-    assert view.metrics["loss"] > 0
     assert view.labels_n.tolist() == [0] * len(items)
 
 
@@ -68,21 +69,21 @@ def test_only_some_records_are_looked_at_always_the_same(tmp_path: Path) -> None
     assert {tuple(np.round(row, 4)) for row in some.logits_nc.tolist()} <= rows
 
 
-def test_metrics_are_computed_for_whoever_asks(
+def test_the_loss_is_that_of_an_evaluation_and_takes_part_in_no_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-    compute = ClassificationScores.compute
-    monkeypatch.setattr(
-        ClassificationScores, "compute", lambda scores: asked.append(1) or compute(scores)
-    )
     resident, config = tiny_resident(tmp_path, "bert")
-    view, _ = view_of(resident, config, items_of(resident))
+    items = items_of(resident)
+    model = random_weights(resident.parameters.initial(3), 5)
+    viewer = Viewer(resident, items, config, "Bern")
+    loss = viewer.loss(model)
+    resident.parameters.load(model)
+    expected = evaluate(resident, items, config, resident.device)["loss"]
+    monkeypatch.setattr(ClassificationScores, "update", None)
 
-    assert not asked
-    assert set(view.metrics) >= {"loss", "accuracy", "examples"}
-    assert view.metrics["examples"] == len(view.labels_n)
-    assert asked == [1]
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert len(viewer(model).labels_n) == len(items)
+    assert math.isnan(Viewer(resident, [], config, "Bern").loss(model))
 
 
 TEXTS = [

@@ -35,11 +35,13 @@ def vector(adapter):
 
 def context(config, round=1, losses=None, degrees=None):
     def view(adapter):
-        loss = losses(adapter) if losses else float("nan")
         nothing = np.zeros((0, 1))
-        return View(nothing, nothing, np.zeros(0, np.int64), {"loss": loss})
+        return View(nothing, nothing, np.zeros(0, np.int64))
 
-    return Context(config, "me", round, view, degrees or {})
+    def loss(adapter):
+        return losses(adapter) if losses else float("nan")
+
+    return Context(config, "me", round, view, loss, degrees or {})
 
 
 def make(**flat):

@@ -35,7 +35,7 @@ def sees(rows: int = ROWS, classes: int = 2) -> Callable[[Adapter], View]:
         features_nd = x_nd * np.resize(bend, FEATURES)
         logits_nc = np.stack([features_nd @ np.resize(bend, FEATURES) * c for c in range(classes)])
         labels_n = (x_nd[:, 0] > 0).astype(np.int64)
-        return View(features_nd, logits_nc.T, labels_n, {"loss": 0.5})
+        return View(features_nd, logits_nc.T, labels_n)
 
     return view
 
@@ -49,7 +49,7 @@ def run(
 ) -> Mixed:
     config = RunConfig.from_flat({"method": "lightyear", **flat})
     neighbours = [Neighbour(f"site-{number}", other) for number, other in enumerate(others)]
-    context = Context(config, "here", round, view or sees())
+    context = Context(config, "here", round, view or sees(), lambda adapter: 0.5)
     return Lightyear(config).mix(own, neighbours, context)
 
 
@@ -148,7 +148,7 @@ def test_records_of_one_class_can_be_compared(score: str) -> None:
     def one_class(adapter: Adapter) -> View:
         view = sees()(adapter)
         labels = np.zeros(len(view.labels_n), np.int64)
-        return View(view.features_nd, view.logits_nc, labels, {})
+        return View(view.features_nd, view.logits_nc, labels)
 
     own = model(1, 2)
     same = {"lightyear.agreement": score, "lightyear.kernel-gate": "fixed"}
@@ -169,7 +169,7 @@ def test_the_earlier_score_is_of_accuracy_calibration_and_confidence() -> None:
 def test_one_output_is_a_sigmoid() -> None:
     def single(adapter: Adapter) -> View:
         view = sees()(adapter)
-        return View(view.features_nd, view.logits_nc[:, 1:], view.labels_n, {})
+        return View(view.features_nd, view.logits_nc[:, 1:], view.labels_n)
 
     near, _far = run(model(1, 2), [model(1.1, 2.1), model(-1, 2)], single, **OPEN).verdicts
     assert near.scores["prediction"] > 0.9  # type: ignore[operator]
