@@ -3,18 +3,22 @@
 At an answer that it does not expect, Flower's own program ends its loop, or its heartbeat, and
 stays: alive, offline, and never started again. And when the SuperLink is restarted while a reply is
 on its way, Flower asks once more, is told that the object is not waited for (it is there already),
-and drops the whole reply. Run as a file, so that nothing of fedapp is imported beside Flower's own
-code.
+and drops the whole reply. Its connections are given up after 5 s, so that every round pays for new
+ones. Run as a file, so that nothing of fedapp is imported beside Flower's own code.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+KEPT = 60.0  # seconds without a call; the coordinator's gate closes them after 75
+"""How long a connection is kept: a training may take longer, the next message rarely."""
 
 
 def main() -> NoReturn:
@@ -23,9 +27,18 @@ def main() -> NoReturn:
 
     sys.argv = sys.argv[1:]
     threading.excepthook = _end_with_thread
+    keep_connections()
     go_on_pushing()
     flower_supernode()
     _end("its loop has ended, see above")
+
+
+def keep_connections() -> None:
+    """Keep connections to the SuperLink, each of which costs a TLS handshake of some 4 kB."""
+    import httpx
+
+    flower: Any = httpx
+    flower.Client = functools.partial(httpx.Client, limits=httpx.Limits(keepalive_expiry=KEPT))
 
 
 def go_on_pushing() -> None:

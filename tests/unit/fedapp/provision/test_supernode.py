@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
 from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
 from flwr.supernode import fleet_http_connection as fleet
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedapp.provision import supernode
 
@@ -46,6 +50,20 @@ def test_it_ends_though_its_other_threads_go_on(end: str, words: str) -> None:
     assert done.returncode == 1
     assert done.stdout == "['flower-supernode', '--superlink', 'x:1']\n"
     assert f"error: the SuperNode is offline: {words}" in done.stderr
+
+
+def test_connections_outlast_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes its client by the name that is replaced, and says nothing of limits itself."""
+    monkeypatch.setattr(httpx, "Client", httpx.Client)
+    supernode.keep_connections()
+    client = FleetHttpClient.from_server_address("localhost:1", True, None, interceptors=[])
+
+    pool: Any = client._client._transport._pool  # type: ignore[attr-defined]
+    assert pool._keepalive_expiry == supernode.KEPT
+    gate = Path(__file__).parents[4] / "deploy" / "nginx.conf"
+    closed = re.search(r"keepalive_timeout (\d+)s;", gate.read_text(encoding="utf-8"))
+    assert closed
+    assert float(closed[1]) > supernode.KEPT
 
 
 def test_an_object_that_is_there_already_costs_no_reply(
