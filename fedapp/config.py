@@ -352,6 +352,11 @@ class RunConfig(Section):
         """Return every setting as a flat dict of Flower scalars."""
         return {s.key: _scalar(s.value) for s in settings(self)}
 
+    def changed(self) -> dict[str, Scalar]:
+        """Return what differs from the defaults; `from_flat` makes the same settings of it."""
+        defaults = RunConfig().to_flat()
+        return {key: value for key, value in self.to_flat().items() if value != defaults[key]}
+
     def to_json(self) -> str:
         """Return `to_flat` as JSON."""
         return json.dumps(self.to_flat())

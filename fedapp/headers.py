@@ -94,13 +94,17 @@ Fetch = Callable[[str], Bytes]
 
 
 def write_instruction(instruction: Instruction) -> str:
-    """Return the header of an instruction."""
+    """Return the header of an instruction.
+
+    Of the settings it has those that differ from their defaults, which are the receiver's too: the
+    handshake refuses a site of another version. They would be most of a small message.
+    """
     return json.dumps(
         {
             "wire": WIRE_VERSION,
             "action": instruction.action.value,
             "site": instruction.site,
-            "config": instruction.config.to_flat(),
+            "config": instruction.config.changed(),
             "round": instruction.round,
             "layouts": _layouts(instruction.payloads),
             "settings": dict(instruction.settings),

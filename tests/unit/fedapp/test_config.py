@@ -314,7 +314,8 @@ def settings_or_sentence(read: Callable[[], RunConfig]) -> None:
         config = read()
     except ConfigError as error:
         sentence, config = str(error), None
-    assert config is None or RunConfig.from_flat(config.to_flat()) == config
+    for flat in (config.to_flat(), config.changed()) if config else ():
+        assert RunConfig.from_flat(flat) == config
     assert config is not None or ("\n" not in sentence and sentence)
 
 
@@ -393,6 +394,7 @@ def test_settings_survive_every_form(file: Path, flat: dict[str, Any]) -> None:
 
     assert config.to_flat() == flat
     assert RunConfig.from_flat(config.to_flat()) == config
+    assert RunConfig.from_flat(config.changed()) == config
     assert RunConfig.from_json(config.to_json()) == config
     assert RunConfig.from_toml(file) == config
     assert RunConfig().with_changes(flat) == config

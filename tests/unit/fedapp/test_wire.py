@@ -130,6 +130,14 @@ def test_a_cache_shares_the_record_of_one_payload() -> None:
     assert contents[0]["payload.adapter"] is contents[1]["payload.adapter"]
 
 
+def test_settings_travel_where_they_differ_from_their_defaults() -> None:
+    content = instruction_to_content(_instruction())
+    header = json.loads(str(content["header"]["json"]))  # type: ignore[index]
+
+    assert header["config"] == {"method": "fedavg", "federation.held-out": "A,B"}
+    assert content_to_instruction(content).config == CONFIG
+
+
 def test_every_action_has_a_message_type() -> None:
     assert set(MESSAGE_TYPES) == set(Action)
     assert len(set(MESSAGE_TYPES.values())) == len(Action)
