@@ -80,7 +80,7 @@ def test_a_hospital_makes_keys_checks_and_joins_with_what_is_in_its_kit(
 
     checked = kit.compose("run", "--rm", "-T", "check")
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "coordinator:8443" in checked.stdout
+    assert "Next: fedapp site dry-run" in checked.stdout
 
     joined = kit.compose("up", "-d")
     assert joined.returncode == 0, joined.stderr

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from engine import docker
 from peer_containers import PeerContainers
 from peers import QUICK
 from stack_faults import crash_container
@@ -63,10 +64,16 @@ def test_learning_goes_on_though_one_is_killed_and_one_is_cut_off(
                 time.sleep(0.5)
 
         reach(lambda rounds: len(rounds) >= 2 and not rounds[-1].missing)
-        crash_container(sites.containers[KILLED])
+        docker("kill", sites.containers[KILLED])
         reach(lambda rounds: rounds[-1].missing == (KILLED,))
         killed = entries()[-1].round
+        docker("start", sites.containers[KILLED])
         reach(lambda rounds: rounds[-1].round > killed and not rounds[-1].missing)
+        # Its policy starts it again, so soon that it may be missed by nobody.
+        crash_container(sites.containers[KILLED])
+        crashed = entries()[-1].round
+        wait_until(lambda: sites.restarts(KILLED) == 1, sites.all_logs, 60.0)
+        reach(lambda rounds: rounds[-1].round > crashed + 1 and not rounds[-1].missing)
         sites.cut_off(CUT)
         cut = entries()[-1].round
         reach(lambda rounds: rounds[-1].round > cut + 1 and rounds[-1].missing == (CUT,))

@@ -106,6 +106,10 @@ class PeerContainers:
         alias = f"--alias={self.alias(name)}"
         docker("network", "connect", alias, self.network, self.containers[name])
 
+    def restarts(self, name: str) -> int:
+        """Return how often its policy has started a site again."""
+        return int(inspect(self.containers[name])["RestartCount"])
+
     def logs(self, name: str) -> str:
         done = docker("logs", self.containers[name])
         return done.stdout + done.stderr
