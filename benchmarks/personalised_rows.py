@@ -62,7 +62,10 @@ def _algorithm(name: str, knob: str = "", values: tuple[float, ...] = (), passes
 
 def _pflalign(**own: Any) -> Row:
     settings = {"method": "pflalign", **{f"pflalign.{k}": v for k, v in own.items()}}
-    return Row(settings, SIX if own.get("base") == "adamw" else PLAIN)
+    if own.get("base") == "adamw":
+        return Row(settings, SIX)
+    # The algorithm has neither; plain steps at such rates would shrink the model itself.
+    return Row({**settings, "train.weight-decay": 0.0, "train.clip-norm": 0.0}, PLAIN)
 
 
 ROWS = {
@@ -83,6 +86,7 @@ READINGS = {
     "pflalign-direct": _pflalign(factor="direct"),
     "pflalign-scalar": _pflalign(gate="scalar"),
     "pflalign-ungated": _pflalign(gate="none"),
+    "pflalign-increment": _pflalign(share="update"),
     "pflalign-no-offset": _pflalign(personalisation=False),
     "pflalign-offset-alone": _pflalign(**{"local-update": False, "base": "adamw"}),
 }

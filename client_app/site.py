@@ -258,17 +258,17 @@ class LocalSite:
         items = self._training_items(work)
         work.resident.parameters.load(work.receive()["adapter"])
         epochs = config.train.local_epochs * config.federation.rounds
-        # With the method's own optimiser, for which the rate is meant.
-        stepping = build_rule(config, work.resident.parameters).optimizer_settings()
-        config = config.model_copy(update={"train": stepping})
+        steps = planned_steps(config.train, len(items), epochs)
+        rule = build_rule(config, work.resident.parameters).alone()
+        rule.begin({}, {}, steps)
         result = train(
             work.resident,
             items,
-            LocalRule(config, work.resident.parameters),
+            rule,
             config,
             seed=derive_seed(config.seed, "local-only", self.data.site),
             first_step=0,
-            total_steps=planned_steps(config.train, len(items), epochs),
+            total_steps=steps,
             epochs=epochs,
             report=self._report(instruction),
         )

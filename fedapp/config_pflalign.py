@@ -35,3 +35,8 @@ class PflalignSection(Section):
         "share of Delta that a round withdraws: the probability that a gradient has its sign, "
         "number by number; ablations: one cosine for all, 0 or 1 by the signs, nothing, everything",
     )
+    share: Literal["model", "update"] = setting(
+        "model",
+        "what is sent: the model with the offset in it, as in the algorithm, or without the offset "
+        "that the site began at",
+    )

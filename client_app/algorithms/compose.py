@@ -54,6 +54,10 @@ class Composed(LocalRule):
         """As the method says."""
         return self.rule.optimizer_settings()
 
+    def alone(self) -> LocalRule:
+        """As the method says."""
+        return self.rule.alone()
+
     def start(self, received: Mapping[str, Adapter]) -> Adapter:
         """As the method says."""
         return self.rule.start(received)

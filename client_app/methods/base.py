@@ -56,6 +56,11 @@ class LocalRule:
         """Return the settings of the local optimiser; by default those of the run."""
         return self.config.train
 
+    def alone(self) -> LocalRule:
+        """Return the rule by which a site trains alone, to compare with: the same kind of steps."""
+        train = self.optimizer_settings()
+        return LocalRule(self.config.model_copy(update={"train": train}), self.parameters)
+
     def start(self, received: Mapping[str, Adapter]) -> Adapter:
         """Return the model that the site begins with, and is tested with; by default as it came."""
         return received["adapter"]

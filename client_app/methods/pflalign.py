@@ -64,6 +64,11 @@ class PflAlign(LocalRule):
         """Return those of plain SGD, or of AdamW if the extension is asked for."""
         return self.config.train.model_copy(update={"optimizer": self._own.base, "momentum": 0.0})
 
+    def alone(self) -> LocalRule:
+        """Return this rule without an offset: the rate is meant for preconditioned steps."""
+        config = self.config.with_changes({"pflalign.personalisation": False})
+        return PflAlign(config, self.parameters)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; see `PflAlignState.from_state` for what it refuses."""
         self._kept = PflAlignState.from_state(state, self._trained)
@@ -82,6 +87,7 @@ class PflAlign(LocalRule):
         self._step, self._lifetime = 0, kept.steps
         self._scale = Scale(1.0, 1.0)
         self._delta = flat.vector(kept.delta) if self._gated and kept.delta else None
+        self._unshared = kept.delta if self._own.share == "update" else {}
         if self._estimates:
             self._m, self._v = flat.vector(), flat.vector(kept.second_moment or None)
         if self._own.local_update:
@@ -161,6 +167,12 @@ class PflAlign(LocalRule):
             before, after = dict(received["adapter"].arrays()), dict(payloads["adapter"].arrays())
             delta = {name: after[name] - before[name] for name, _ in flat.named}
             self._numbers["delta_norm"] = float(_norm(flat.vector(delta)))
+        if offset := self._unshared:
+            model = payloads["adapter"]
+            payloads["adapter"] = model.map(
+                lambda name, x: x - offset[name] if name in offset else x
+            )
+        self._unshared = {}
         moving = own.local_update and own.factor == "recursion"
         self._delta = None  # the round's own vectors are done with
         self._kept = PflAlignState(

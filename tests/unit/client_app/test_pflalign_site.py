@@ -259,11 +259,16 @@ def test_clipping_bounds_the_step_and_not_the_withdrawal(tmp_path: Path, initial
 def test_a_site_that_trains_alone_takes_the_steps_that_the_rate_is_for(initial: Adapter) -> None:
     budget = {"federation.rounds": 1, "federation.local-only": True}
     alone = ask(None, initial, action=Action.LOCAL_ONLY, **budget)
+    offset = {"pflalign.personalisation": False}
+    without = ask(None, initial, action=Action.LOCAL_ONLY, **offset, **budget)
+    off = ask(None, initial, action=Action.LOCAL_ONLY, **OFF, **budget)
     plain = ask(None, initial, action=Action.LOCAL_ONLY, **PLAIN, **budget)
-    adamw = ask(None, initial, action=Action.LOCAL_ONLY, method="fedavg", **budget)
 
-    assert alone.numbers["train_loss"] == plain.numbers["train_loss"]
-    assert alone.numbers["train_loss"] != adamw.numbers["train_loss"]
+    assert alone.numbers["train_loss"] == without.numbers["train_loss"]
+    assert alone.numbers["train_loss"] != plain.numbers["train_loss"], (
+        "its steps are preconditioned"
+    )
+    assert off.numbers["train_loss"] == plain.numbers["train_loss"]
 
 
 def test_without_an_identity_of_the_run_it_is_refused(initial: Adapter) -> None:

@@ -52,13 +52,14 @@ def kept(site: Any) -> dict[str, Any]:
         ({"pflalign__gate": "hard"}, Loop(gate="hard")),
         ({"pflalign__gate": "none"}, Loop(gate="none")),
         ({"pflalign__gate": "full"}, Loop(gate="full")),
+        ({"pflalign__share": "update"}, Loop()),
         ({"pflalign__personalisation": False}, Loop(personalisation=False)),
         ({"pflalign__local_update": False}, Loop(local_update=False)),
         ({"pflalign__local_update": False, "pflalign__gate": "full"},
          Loop(local_update=False, gate="full")),
     ],
     ids=["plain", "literal", "direct", "beta-eps", "scalar", "hard", "none", "full",
-         "no-personalisation", "no-local-update", "no-local-update-full"],
+         "share-update", "no-personalisation", "no-local-update", "no-local-update-full"],
 )  # fmt: skip
 @pytest.mark.parametrize("steps", [1, 6])
 def test_rounds_are_those_of_a_plain_loop(flat: dict[str, Any], loop: Loop, steps: int) -> None:
@@ -72,6 +73,7 @@ def test_rounds_are_those_of_a_plain_loop(flat: dict[str, Any], loop: Loop, step
         ends, moved = [], {k: [x.delta != 0 for x in sites[k]] for k in chosen}
         for k in chosen:
             h, b = LOSSES[k]
+            offset = np.array([x.delta for x in sites[k]])
             for x in sites[k]:
                 x.gammas.clear()
 
@@ -79,7 +81,8 @@ def test_rounds_are_those_of_a_plain_loop(flat: dict[str, Any], loop: Loop, step
                 return (h @ (np.array(w) - b)).tolist()
 
             loop.round(sites[k], shared.tolist(), slope, steps)
-            ends.append([x.theta for x in sites[k]])
+            end = np.array([x.theta for x in sites[k]])
+            ends.append(end - offset if flat.get("pflalign__share") == "update" else end)
         shared = np.average(ends, axis=0, weights=[EXAMPLES[k] for k in chosen])
         np.testing.assert_allclose(federation.head, shared, rtol=2e-4, atol=2e-5)
         for update, k in zip(updates, chosen, strict=True):
