@@ -8,7 +8,8 @@ Every repetition runs the plain loop and each method once, in an order that rota
 ratio per method; the result is their median, for wall time and, on a CPU, for processor time, which
 other processes on the machine disturb less. Both loops start from the same weights and must end
 with the same mean loss, else the comparison is refused. pflalign takes plain SGD steps and is held
-against a plain loop with SGD; it trains a second round, with an offset and moments of a first.
+against a plain loop with SGD, which must end where fedavg with SGD does; it trains a second round,
+with an offset and moments of a first.
 Results: benchmarks/results/step_time.json.
 """
 
@@ -76,13 +77,16 @@ class Bench:
         ]
         self.kept: dict[str, State] = {}  # of a first round, by method
 
-    def ours(self, method: str, report: Report | None = None) -> float:
+    def ours(
+        self, method: str, report: Report | None = None, config: RunConfig | None = None
+    ) -> float:
         """Run our loop; returns its mean loss."""
         parameters = self.resident.parameters
-        rule = load_half(METHODS[method].client)(self.config, parameters)
+        rule = load_half(METHODS[method].client)(config or self.config, parameters)
         received = {"adapter": self.initial}
         if method in self.kept:
             rule.load_state_dict(self.kept[method])
+            parameters.load(rule.start(received))
         rule.begin(received, {}, self.steps)
         loss = train(
             self.resident,
@@ -209,6 +213,8 @@ def repeat(bench: Bench, repetitions: int) -> dict[str, list[tuple[float, float]
     }
     for method in LIMITS:
         variants[method] = lambda method=method: bench.ours(method)
+    sgd = bench.config.with_changes({"train.optimizer": "sgd", "train.momentum": 0.0})
+    _check_same(bench, "plain-sgd", variants["plain-sgd"], lambda: bench.ours("fedavg", config=sgd))
     names = list(variants)
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for repetition in range(repetitions + 1):
@@ -218,10 +224,21 @@ def repeat(bench: Bench, repetitions: int) -> dict[str, list[tuple[float, float]
             wall, cpu, losses[name] = bench.measure(variants[name])
             if repetition:
                 runs[name].append((wall, cpu))
-        if abs(losses["plain"] - losses["fedavg"]) > 1e-4:
-            raise SystemExit(f"the loops do not do the same work: mean losses {losses}")
+        _refuse_unlike("plain", losses["plain"], losses["fedavg"])
         print(f"repetition {repetition} of {repetitions}", flush=True)
     return runs
+
+
+def _check_same(
+    bench: Bench, name: str, plain: Callable[[], float], ours: Callable[[], float]
+) -> None:
+    """Refuse a plain loop that does not do what ours does without a method's own work."""
+    _refuse_unlike(name, bench.measure(plain)[2], bench.measure(ours)[2])
+
+
+def _refuse_unlike(name: str, plain: float, ours: float) -> None:
+    if abs(plain - ours) > 1e-4:
+        raise SystemExit(f"the loops do not do the same work: mean loss of {name} {plain}, {ours}")
 
 
 def summarise(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from fedapp.report import plots
@@ -19,9 +19,10 @@ class Diagnostic:
     key: str
     title: str
     reading: str
-    series: Mapping[str, str]  # label -> key of the federation rows
+    series: Mapping[str, str] = field(default_factory=dict)  # label -> key of the federation rows
     low: float | None = 0.0
     high: float | None = 1.0
+    by_layer: str = ""  # how keys begin whose end is a layer's number: the first, middle and last
 
 
 DIAGNOSTICS = (
@@ -79,6 +80,14 @@ DIAGNOSTICS = (
         "Squared mean over variance of the gradients of a hospital's single records, over the "
         "trained numbers of the model that a round begins with; the mean over hospitals.",
         {"mean of numbers": "gsnr", "median of numbers": "gsnr_median"},
+        high=None,
+    ),
+    Diagnostic(
+        "gsnr-layers",
+        "Signal to noise by layer",
+        "The same over the trained numbers of the first adapted layer, of the one in the middle, "
+        "and of the last; those of every layer are in metrics.jsonl.",
+        by_layer="gsnr_layer_",
         high=None,
     ),
     Diagnostic(
@@ -157,8 +166,18 @@ def _loss(run: RunData) -> Html | None:
 
 
 def _diagnostic(run: RunData, item: Diagnostic) -> Html | None:
-    series = {label: points for label, key in item.series.items() if (points := run.series(key))}
+    keys = {**item.series, **_layers(run, item.by_layer)}
+    series = {label: points for label, key in keys.items() if (points := run.series(key))}
     return _diagnostic_card(item, series) if series else None
+
+
+def _layers(run: RunData, prefix: str) -> dict[str, str]:
+    """Return the keys of three layers at most: a card has as many colours."""
+    keys = {key for row in run.federation_rows for key in row} if prefix else set()
+    ends = (key.removeprefix(prefix) for key in keys if key.startswith(prefix))
+    numbers = sorted(int(end) for end in ends if end.isdecimal())
+    chosen = {numbers[0], numbers[len(numbers) // 2], numbers[-1]} if numbers else set()
+    return {f"layer {number}": f"{prefix}{number}" for number in sorted(chosen)}
 
 
 def _diagnostic_card(item: Diagnostic, series: Mapping[str, plots.Series]) -> Html:

@@ -56,3 +56,13 @@ def test_other_methods_have_no_such_section(folder: Path) -> None:
 def test_absurd_numbers_are_dashes(folder: Path, value: Any) -> None:
     text = edit(folder, lambda row: {"delta_norm": value, "gate_mean": 0.5, "delta_withdrawn": 0.5})
     assert "<td>–</td><td>–</td><td>0.5</td>" in text
+
+
+def test_the_ratio_of_signal_to_noise_is_drawn_for_three_layers(folder: Path) -> None:
+    layers = {f"gsnr_layer_{number}": 0.1 * number for number in (0, 2, 10, 11)}
+
+    text = edit(folder, lambda row: layers if row["phase"] == "federation" else {})
+
+    (card,) = [part for part in text.split("<h3>") if part.startswith("Signal to noise by layer<")]
+    assert [f"layer {number}" in card for number in (0, 2, 10, 11)] == [True, False, True, True]
+    assert "Signal to noise by layer" not in edit(folder, lambda row: dict.fromkeys(layers))
