@@ -6,8 +6,8 @@ Usage:
 
 Three models on their validation records (`PLACES`), one thread. Of each, in turns in one process: a
 *forward pass*, that is the neighbour's model loaded into the resident one and its outputs on the
-records; and a *judgement*: the same, with the last layer's inputs kept, the kernel and its
-agreement with the own one, the agreement of predictions, the distance, the gates, and its part of
+records, collated before; and a *judgement*: the same, with the last layer's inputs kept, the kernel
+and its agreement with the own one, the agreement of predictions, the distance, the gates, and its part of
 the mix. The result is the median over the pairs of the ratio of processor times; the aim is 1.05.
 What a round needs once, the own view and the null models, is told apart, in forward passes.
 
@@ -85,18 +85,20 @@ def measure_place(settings: dict[str, Any], pairs: int) -> dict[str, Any]:
     site, data = next(iter(load_sites(config).items()))
     resident = load_resident(config, data.label_map)
     items = resident.task.prepare(data.splits["validation"])
-    viewer, parameters = Viewer(resident, items, config, site), resident.parameters
-    own = parameters.initial(0).map(_moved(0))
+    viewer = Viewer(resident, items, config, site)
+    own = resident.parameters.initial(0).map(_moved(0))
     peer = own.map(_moved(1))
-    context = Context(config, site, 1, viewer, viewer.loss)
 
     def judge(others: list[Adapter]) -> None:
+        looks = Viewer(resident, items, config, site)  # one a round, as a site has
+        context = Context(config, site, 1, looks, looks.loss)
         neighbours = [Neighbour(f"n{number}", other) for number, other in enumerate(others)]
         Lightyear(config).mix(own, neighbours, context)
 
     def forward() -> None:
-        parameters.load(peer)
-        _outputs(resident, viewer, config)
+        with viewer.evaluating(peer):
+            for batch in viewer.batches:
+                resident.task.output(resident.model, batch)
 
     with compute_settings(config.train, resident.device):
         forward(), judge([peer])  # what happens once
@@ -120,19 +122,6 @@ def _moved(seed: int) -> Callable[[str, Any], Any]:
     """A small step away from a model, another for every array."""
     rng = np.random.default_rng(seed)
     return lambda name, x: (x + 0.01 * rng.standard_normal(x.shape)).astype(np.float32)
-
-
-def _outputs(resident: Any, viewer: Any, config: RunConfig) -> None:
-    """Run the model over the records that the viewer looks at."""
-    import torch
-
-    from client_app.batching import ordered_batches
-
-    items = viewer.items
-    with torch.inference_mode():
-        for indices in ordered_batches(items, config.train.eval_batch_size):
-            batch = resident.task.collate([items[i] for i in indices])
-            resident.task.output(resident.model, batch)
 
 
 def main() -> None:

@@ -70,8 +70,8 @@ class Viewer:
         """Load a model and look at it."""
         features: list[Tensor] = []
         labels: list[Tensor] = []
-        with self._evaluating(model):
-            for batch in self._batches:
+        with self.evaluating(model):
+            for batch in self.batches:
                 with _seen(self._layer) as seen:
                     self._resident.task.output(self._resident.model, batch)
                 rows, right = self._counted(seen, batch)
@@ -82,13 +82,14 @@ class Viewer:
     def loss(self, model: Adapter) -> float:
         """Load a model and return its loss; NaN without records."""
         scores = self._resident.task.scores(self._resident.device)
-        with self._evaluating(model):
-            for batch in self._batches:
+        with self.evaluating(model):
+            for batch in self.batches:
                 scores.update(self._resident.task.output(self._resident.model, batch), batch)
-        return float(scores.compute()["loss"]) if self._batches else math.nan
+        return float(scores.compute()["loss"]) if self.batches else math.nan
 
     @contextmanager
-    def _evaluating(self, model: Adapter) -> Iterator[None]:
+    def evaluating(self, model: Adapter) -> Iterator[None]:
+        """Load a model and have it as it is looked at."""
         resident = self._resident
         resident.parameters.load(model)
         was_training = resident.model.training
@@ -100,7 +101,7 @@ class Viewer:
             resident.model.train(was_training)
 
     @cached_property
-    def _batches(self) -> list[Batch]:
+    def batches(self) -> list[Batch]:
         """The records as a model takes them, on its device: made once for all models."""
         collate, size = self._resident.task.collate, self._config.train.eval_batch_size
         batches = (

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedapp.errors import ConfigError
 from fedapp.ntk import LARGEST_FULL_KERNEL, KernelKind, alignment, kernel
-from fedapp.outputs import Profile, probabilities, profile, profile_agreement
+from fedapp.outputs import MIN_ROWS, Profile, probabilities, profile, profile_agreement
 from fedapp.peer_rules.base import View
 
 Agreement = Literal["logits", "softmax-trace", "softmax-full", "v1"]
@@ -66,5 +66,7 @@ def _by_profile(own: View) -> Callable[[View], float]:
             p_nc = np.concatenate([1 - p_nc, p_nc], axis=1)
         return profile(p_nc, view.labels_n)
 
+    if len(own.labels_n) < MIN_ROWS:  # as of a kernel: who sees so little believes nobody
+        return lambda view: 0.0
     mine = of(own)
     return lambda view: profile_agreement(mine, of(view))

@@ -143,6 +143,17 @@ def test_where_nothing_can_be_judged_a_site_stays_alone(
     assert all(refused_by in verdict.refused_by for verdict in mixed.verdicts)
 
 
+@pytest.mark.parametrize("rows", [0, 2])
+@pytest.mark.parametrize("score", ["logits", "softmax-trace", "softmax-full", "v1"])
+def test_every_score_is_0_with_fewer_than_three_records(score: str, rows: int) -> None:
+    own = model(1.0, 2.0)
+    settings = {"lightyear.kernel-gate": "fixed", "lightyear.agreement": score}
+    mixed = run(own, [own], sees(rows), **settings)
+
+    assert mixed.model is own
+    assert mixed.verdicts[0].scores["agreement"] == 0
+
+
 @pytest.mark.parametrize("score", ["logits", "softmax-trace", "softmax-full", "v1"])
 def test_records_of_one_class_can_be_compared(score: str) -> None:
     def one_class(adapter: Adapter) -> View:
