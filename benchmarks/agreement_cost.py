@@ -7,8 +7,9 @@ Usage:
 Three models on their validation records (`PLACES`), one thread. Of each, in turns in one process: a
 *forward pass*, that is the neighbour's model loaded into the resident one and its outputs on the
 records, collated before; and a *judgement*: the same, with the last layer's inputs kept, the kernel
-and its agreement with the own one, the agreement of predictions, the distance, the gates, and its part of
-the mix. The result is the median over the pairs of the ratio of processor times; the aim is 1.05.
+and its agreement with the own one, the agreement of predictions, the distance, the gates, and its
+part of the mix. The result is the median over the pairs of the ratio of processor times; the aim is
+1.05.
 What a round needs once, the own view and the null models, is told apart, in forward passes.
 
 Besides the kernel of 256 rows of 2,048 features and its comparison; the aim is 20 ms.
