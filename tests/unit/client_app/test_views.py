@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from choice_models import QUESTIONS
+from pictures import NETS, TASKS, records
 from tiny_residents import items_of, tiny_resident
 
 from client_app.evaluation import evaluate
@@ -84,6 +85,31 @@ def test_the_loss_is_that_of_an_evaluation_and_takes_part_in_no_view(
     assert loss == pytest.approx(expected, rel=1e-5)
     assert len(viewer(model).labels_n) == len(items)
     assert math.isnan(Viewer(resident, [], config, "Bern").loss(model))
+
+
+@pytest.mark.parametrize("task", list(TASKS))
+def test_of_an_image_the_rows_are_labels_or_pixels(task: str) -> None:
+    flat = {"method": "lightyear", "model.trainable": "all", "model.source": NETS[task]}
+    config = RunConfig.from_flat({"model.task": task, **flat, "p2p.rows": 40})
+    resident = load_resident(config, TASKS[task])
+    items = resident.task.prepare(records(task, 6))
+    view, model = view_of(resident, config, items)
+
+    resident.parameters.load(model)
+    batch = resident.task.collate(items)
+    with torch.inference_mode():
+        logits = resident.task.output(resident.model.eval(), batch)
+    every_nc = logits.movedim(1, -1).reshape(-1, logits.shape[1])
+    labels_n = batch["labels"].flatten()
+    assert len(view.labels_n) == min(len(labels_n), 40)
+    near = torch.cdist(torch.from_numpy(view.logits_nc).double(), every_nc.double()).min(dim=1)
+    assert near.values.max() < 1e-4
+    counted = np.bincount(view.labels_n, minlength=logits.shape[1])
+    assert (counted <= np.bincount(labels_n.numpy(), minlength=logits.shape[1])).all()
+    layer: Any = resident.task.last_layer(resident.model)  # type: ignore[attr-defined]
+    weight_cd = layer.weight.detach().numpy().reshape(logits.shape[1], -1)
+    found_nc = view.features_nd @ weight_cd.T + layer.bias.detach().numpy()
+    np.testing.assert_allclose(found_nc, view.logits_nc, atol=1e-4)
 
 
 TEXTS = [
