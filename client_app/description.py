@@ -45,6 +45,7 @@ def describe(
     return SiteDescription(
         site=data.site,
         package_version=fedapp.__version__,
+        defaults_digest=RunConfig.defaults_digest(),
         base_model=resident.source.name,
         base_model_digest=resident.base_digest,
         layout_digest=initial.layout_digest(),

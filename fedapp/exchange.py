@@ -144,4 +144,5 @@ class SiteDescription(BaseModel):
     clock: float  # Unix seconds at the site
     peft_config: dict[str, Any]  # adapter_config.json of the exported adapter
     notes: list[str]  # e.g. "3 duplicate records were dropped"
+    defaults_digest: str = ""  # of this version's default settings: messages lack those
     data_digest: str = ""  # salted digest of the records; empty: not known

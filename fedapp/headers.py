@@ -97,7 +97,7 @@ def write_instruction(instruction: Instruction) -> str:
     """Return the header of an instruction.
 
     Of the settings it has those that differ from their defaults, which are the receiver's too: the
-    handshake refuses a site of another version. They would be most of a small message.
+    handshake refuses a site that has others. They would be most of a small message.
     """
     return json.dumps(
         {

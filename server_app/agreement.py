@@ -43,6 +43,12 @@ def _fields(config: RunConfig, peft_keys: Iterable[str]) -> list[_Field]:
             f"install fedapp {fedapp.__version__} there",
         ),
         _Field(
+            "digest of the default settings",
+            lambda d: d.defaults_digest,
+            RunConfig.defaults_digest(),
+            "install the coordinator's very build of fedapp there",
+        ),
+        _Field(
             "torch version",
             lambda d: d.torch_version.partition("+")[0],
             None,

@@ -184,6 +184,7 @@ class FakeSite:
         description = SiteDescription(
             site=self.name,
             package_version=fedapp.__version__,
+            defaults_digest=RunConfig.defaults_digest(),
             base_model=config.model.source,
             base_model_digest="b" * 64,
             layout_digest=initial.layout_digest(),

@@ -42,6 +42,12 @@ MISMATCHES: dict[str, tuple[dict[str, Any], str]] = {
         f"fedapp version is '0.0.9', expected '{fedapp.__version__}' as the settings have it; "
         f"install fedapp {fedapp.__version__} there",
     ),
+    "defaults": (
+        {"defaults_digest": "d" * 64},
+        f"digest of the default settings is '{'d' * 64}', expected "
+        f"'{RunConfig.defaults_digest()}' as the settings have it; install the coordinator's very "
+        "build of fedapp there",
+    ),
     "torch": (
         {"torch_version": "2.12.1+cu128"},
         "torch version is '2.12.1', expected '2.13.0' as the other sites have it",
