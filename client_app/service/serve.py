@@ -71,24 +71,26 @@ async def _run(config: SiteFile, peer: HostedPeer | None, say: Say) -> bool:
         desk = Desk(work)
         server = SiteServer(config, desk, audit, kept)
         await server.start()
-        audit.record("began", site=config.name, policy=config.policy.model_dump(mode="json"))
-        say(f"{config.name} listens on {config.socket}; audit log {config.audit}")
-        warming = asyncio.create_task(_warm(desk, work, server, config.name, say))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({warming, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if warming.done():
-            warming.result()
-        meeting = asyncio.create_task(peer.keep(desk, work, audit, say)) if peer else None
-        await stopping
-        warming.cancel()
-        await server.close()  # before the work is called off: whoever waits asks the next service
-        if meeting is not None:
-            await end_peer(meeting, work)
-        ended = await desk.close(_PATIENCE)
-        audit.record("ended", site=config.name, head=audit.head)
+        try:
+            audit.record("began", site=config.name, policy=config.policy.model_dump(mode="json"))
+            say(f"{config.name} listens on {config.socket}; audit log {config.audit}")
+            warming = asyncio.create_task(_warm(desk, work, server, config.name, say))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({warming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if warming.done():
+                warming.result()
+            meeting = asyncio.create_task(peer.keep(desk, work, audit, say)) if peer else None
+            await stopping
+            warming.cancel()
+            await server.close()  # before the work is called off: whoever waits asks the next one
+            if meeting is not None:
+                await end_peer(meeting, work)
+            ended = await desk.close(_PATIENCE)
+            audit.record("ended", site=config.name, head=audit.head)
+        finally:  # not before: what was in the socket's place then is somebody else's
+            config.socket.unlink(missing_ok=True)
     finally:
         audit.close()
-        config.socket.unlink(missing_ok=True)
     if ended:
         say(f"{config.name} has ended; audit log {audit.head}")
     return ended
