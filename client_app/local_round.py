@@ -12,6 +12,7 @@ from client_app.training import Items, Report, TrainResult, train
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig, Scalar
 from fedapp.errors import TrainingError
+from fedapp.registry import METHODS, load_half
 from fedapp.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -98,6 +99,13 @@ def train_round(
         numbers |= {**own.numbers(), "own_train_loss": second.loss, "own_steps": second.steps}
         numbers["training_seconds"] += second.seconds
     return Trained(payloads, numbers)
+
+
+def round_steps(config: RunConfig, records: int) -> int:
+    """Return the optimiser steps of a round's `train_round`, those of an own model included."""
+    rule: type[LocalRule] = load_half(METHODS[config.method].client)
+    trainings = 1 if rule.apart is LocalRule.apart else 2
+    return trainings * planned_steps(config.train, records, config.train.local_epochs)
 
 
 def _part(report: Report, before: int, trainings: int) -> Report:

@@ -89,7 +89,7 @@ def _socket(config: SiteFile) -> Finding:
 
 
 def _policy(config: SiteFile, run: RunConfig, loaded: list[SiteData]) -> Finding:
-    from client_app.optimizers import planned_steps
+    from client_app.local_round import round_steps
 
     names = config.policy.coordinators
     try:
@@ -98,9 +98,7 @@ def _policy(config: SiteFile, run: RunConfig, loaded: list[SiteData]) -> Finding
             Request(run, 1, fedapp.__version__, names[0] if names else "", datetime.now(UTC)),
         )
         if loaded:
-            records = len(loaded[0].splits["train"])
-            steps = planned_steps(run.train, records, run.train.local_epochs)
-            check_steps(config.policy, steps)
+            check_steps(config.policy, round_steps(run, len(loaded[0].splits["train"])))
     except FedappError as error:
         finding, _, advice = error.message.partition("; ")
         return Finding("policy", Status.WARNING, finding, advice or "this run would be refused")

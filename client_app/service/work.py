@@ -216,12 +216,15 @@ def _training_records(site: LocalSite) -> int:
 
 def _steps(site: LocalSite, asked: Instruction) -> int:
     """Return the steps that a round of the training asked for would take."""
+    from client_app.local_round import round_steps
     from client_app.optimizers import planned_steps
 
-    if asked.action not in (Action.TRAIN, Action.LOCAL_ONLY, Action.PUBLISH):
-        return 0
-    train = asked.config.train
-    return planned_steps(train, _training_records(site), train.local_epochs)
+    config, records = asked.config, _training_records(site)
+    if asked.action in (Action.TRAIN, Action.PUBLISH):
+        return round_steps(config, records)
+    if asked.action is Action.LOCAL_ONLY:
+        return planned_steps(config.train, records, config.train.local_epochs)
+    return 0
 
 
 def _in_public(description: dict[str, Any], own: RunConfig, asked: RunConfig) -> dict[str, Any]:

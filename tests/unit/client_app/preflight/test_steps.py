@@ -77,6 +77,16 @@ def test_check_names_what_is_wrong(tmp_path):
     assert "rule 'max-rank'" in findings["policy"]["detail"]
 
 
+def test_check_counts_both_trainings_of_a_method_with_two_models(tmp_path):
+    path = write_site(tmp_path, "max-local-steps = 9\n")
+
+    result = run("check", path, "--json", settings=CONFIG.with_changes({"method": "ditto"}))
+
+    policy = found(result)["policy"]
+    assert policy["status"] == "warning"
+    assert "expected a number of steps of at most 9, got 10" in policy["detail"]
+
+
 def test_train_local_says_what_it_learned_and_leaves_nothing(tmp_path):
     before = set(tmp_path.rglob("*"))
     path = write_site(tmp_path)

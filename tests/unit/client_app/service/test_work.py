@@ -256,6 +256,23 @@ def test_too_many_steps_are_refused(tmp_path, trainings):
     assert (refused["rule"], refused["action"]) == ("max-local-steps", "train")
 
 
+def test_the_steps_of_a_sites_own_model_count_too(tmp_path, trainings):
+    ditto = CONFIG.with_changes({"method": "ditto"})
+    with Service(write_site(tmp_path, "max-local-steps = 9\n"), work=None) as service:
+        there = RemoteSite(service.address)
+        initial = there.execute(ask(Action.INITIAL, config=ditto)).payloads
+        reply = there.execute(ask(Action.TRAIN, initial, ditto))
+        alone = there.execute(ask(Action.LOCAL_ONLY, initial, ditto))
+    with Service(write_site(tmp_path, "max-local-steps = 10\n"), work=None) as service:
+        allowed = RemoteSite(service.address).execute(ask(Action.TRAIN, initial, ditto))
+
+    assert (reply.failure.kind, reply.failure.reason) == ("PolicyRefused", "max-local-steps")
+    assert "at most 9, got 10" in reply.failure.message
+    assert alone.failure is None, "that trains one model"
+    assert allowed.numbers["steps"] + allowed.numbers["own_steps"] == 10
+    assert trainings == [1]
+
+
 def test_records_that_cannot_be_read_are_an_answer_and_then_read_again(tmp_path):
     path = write_site(tmp_path)
     whole = (tmp_path / "records.csv").read_text()
