@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from fedapp.config import DataSection, RunConfig, Scalar
+from fedapp.config_peer import Address
 from fedapp.config_policy import PolicySection
 from fedapp.config_section import Section, setting
 from fedapp.errors import ConfigError
@@ -49,7 +50,7 @@ class LimitsSection(Section):
 class DialSection(Section):
     """What `fedapp site check` looks at on the way to the coordinator."""
 
-    superlink: str = setting("", "where the coordinator's SuperLink listens, HOST:PORT")
+    superlink: Address = setting("", "where the coordinator's SuperLink listens, HOST:PORT")
     authority: str = setting("", "certificate of the consortium's authority, PEM")
     certificates: tuple[str, ...] = setting((), "further certificates whose dates are checked, PEM")
     max_clock_offset: float = setting(60.0, "largest difference of clocks", "s", gt=0, le=3600)

@@ -82,6 +82,11 @@ def test_records_and_models_of_a_run_are_this_sites(tmp_path):
         (WHOLE.replace("Europe/Zurich", "Bern"), "expected a time zone such as Europe/Zurich"),
         (WHOLE.replace("mon-fri 18:00-24:00", "at night"), "expected days and times such as"),
         (WHOLE.replace("run/site.sock", "x" * 120), "which no unix socket's may have"),
+        (
+            WHOLE + '[check]\nsuperlink = "fl.example.org"\n',
+            "setting 'check.superlink': expected HOST:PORT",
+        ),
+        (WHOLE + '[check]\nsuperlink = "fl.example.org:http"\n', "setting 'check.superlink'"),
         ("name = ", "cannot be read"),
     ],
 )
