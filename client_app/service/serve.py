@@ -17,7 +17,7 @@ from client_app.service.server import SiteServer
 from client_app.service.work import SiteWork
 from fedapp.audit import AuditLog
 from fedapp.config_site import SiteFile, load_site_file
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, LedgerError
 
 Say = Callable[[str], None]
 
@@ -86,7 +86,7 @@ async def _run(config: SiteFile, peer: HostedPeer | None, say: Say) -> bool:
             if meeting is not None:
                 await end_peer(meeting, work)
             ended = await desk.close(_PATIENCE)
-            audit.record("ended", site=config.name, head=audit.head)
+            _note_end(config.name, audit, say)
         finally:  # not before: what was in the socket's place then is somebody else's
             config.socket.unlink(missing_ok=True)
     finally:
@@ -94,6 +94,13 @@ async def _run(config: SiteFile, peer: HostedPeer | None, say: Say) -> bool:
     if ended:
         say(f"{config.name} has ended; audit log {audit.head}")
     return ended
+
+
+def _note_end(name: str, audit: AuditLog, say: Say) -> None:
+    try:
+        audit.record("ended", site=name, head=audit.head)
+    except LedgerError as error:  # a full disk, and the end is due all the same
+        say(f"{name} ends, and its end is not in the audit log: {error.message}")
 
 
 async def _warm(desk: Desk, work: SiteWork, server: SiteServer, name: str, say: Say) -> None:
