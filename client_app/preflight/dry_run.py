@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from client_app.preflight.synthetic import write_records
 from client_app.service.calls import HEALTH, target
 from client_app.service.proto import site_pb2
 from fedapp.config import RunConfig
+from fedapp.config_section import Section
 from fedapp.config_site import SiteFile
 from fedapp.errors import ConfigError, SiteUnavailable
 from fedapp.exchange import Action, Instruction, Reply
@@ -52,7 +53,7 @@ def dry_run(config: SiteFile, run: RunConfig, say: Say) -> dict[str, Any]:
         folder = Path(name)
         data = write_records(folder / "records.jsonl", run, config.name)
         path = folder / "site.toml"
-        path.write_text(_site_file(config, data), encoding="utf-8")
+        path.write_text(site_file(config, data), encoding="utf-8")
         began = time.monotonic()
         with running_service(path, folder / "s") as socket:
             say(f"the service began within {time.monotonic() - began:.1f} s")
@@ -145,28 +146,30 @@ def _wait(process: subprocess.Popen[bytes], socket: Path, output: Any) -> None:
     raise SiteUnavailable(f"the service was not ready within {_START:g} s; see the machine's load")
 
 
-def _site_file(config: SiteFile, data: dict[str, Any]) -> str:
+def site_file(config: SiteFile, data: dict[str, Any]) -> str:
+    """Return the file of a service with this site's models, rules and limits, and other records.
+
+    Hours and coordinators are for those who ask, and nobody does.
+    """
     from fedapp.cli import toml
 
     text = toml.lines({"name": config.name, "socket": "s", "state": "state"})
     text += "[data]\n" + toml.lines(data)
-    if config.models:
-        text += "[models]\n" + "".join(
-            f"{toml.literal(name)} = {toml.literal(place)}\n"
-            for name, place in config.models.items()
-        )
-    # Hours and coordinators are for those who ask; sizes and what leaves are the site's own.
-    policy = config.policy
+    models = {toml.literal(name): place for name, place in config.models.items()}
     return (
-        text
-        + "[policy]\n"
-        + toml.lines(
-            {
-                "min-records": policy.min_records,
-                "per-class-metrics": policy.per_class_metrics,
-                "clip-norm": policy.clip_norm,
-                "max-rank": policy.max_rank,
-                "max-local-steps": policy.max_local_steps,
-            }
-        )
+        f"{text}[models]\n{toml.lines(models)}"
+        + _section("policy", config.policy, without={"coordinators", "hours", "time_zone"})
+        + _section("limits", config.limits)
+    )
+
+
+def _section(name: str, section: Section, without: Collection[str] = ()) -> str:
+    from fedapp.cli import toml
+
+    values = section.model_dump(by_alias=True, exclude=set(without))
+    return f"[{name}]\n" + "".join(
+        f"{key} = [{', '.join(map(toml.literal, value))}]\n"
+        if isinstance(value, tuple)
+        else toml.lines({key: value})
+        for key, value in values.items()
     )

@@ -9,9 +9,12 @@ from site_desk import CONFIG, NAME, write_site
 from tls_servers import Issuer, listening
 from typer.testing import CliRunner
 
+from client_app.preflight.dry_run import site_file
 from client_app.preflight.synthetic import write_records
 from fedapp.cli import app, toml
 from fedapp.config import RunConfig
+from fedapp.config_policy import PolicySection
+from fedapp.config_site import LimitsSection, load_site_file
 from fedapp.tasks import TASKS
 
 MODELS = {
@@ -143,6 +146,42 @@ def test_train_local_of_a_site_without_records_to_validate_on(tmp_path):
 
     assert result.exit_code == 0, result.output
     assert "records" in json.loads(result.stdout)
+
+
+POLICY = """
+app-versions = ["0.1", "0.2"]
+coordinators = "university"
+hours = "mon-fri 18:00-24:00"
+time-zone = "Europe/Zurich"
+methods = "svd"
+algorithms = ["fedavg", "fedprox"]
+base-models = ["embedded:tiny-encoder", "a, b\\u007f"]
+max-rank = 4
+max-rounds = 7
+max-local-steps = 100
+min-records = 3
+per-class-metrics = true
+clip-norm = 1e-07
+[limits]
+max-payload-mb = 0.5
+start-timeout = 3.0
+chunk-timeout = 4.5
+"""
+
+
+def test_the_service_of_a_dry_run_has_the_sites_own_rules_and_limits(tmp_path):
+    config = load_site_file(write_site(tmp_path, POLICY))
+    (tmp_path / "dry").mkdir()
+    copy = tmp_path / "dry" / "site.toml"
+    copy.write_text(site_file(config, config.data))
+
+    dry = load_site_file(copy)
+
+    for ours, plain in ((config.policy, PolicySection()), (config.limits, LimitsSection())):
+        assert not set(ours) & set(plain), "every setting is another than by default"
+    rules = config.policy.model_dump(exclude={"coordinators", "hours", "time_zone"})
+    assert dry.policy == PolicySection.model_validate(rules)
+    assert dry.limits == config.limits
 
 
 @pytest.mark.slow
