@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
@@ -14,7 +15,14 @@ from fedapp.text import clean
 _ANSWER = 10.0  # seconds
 
 
-def call_off(path: Path, task: str = "") -> list[str]:
+class CalledOff(NamedTuple):
+    """Tasks in words: those that were called off, and those that were before and are ending."""
+
+    called_off: list[str]
+    ending: list[str]
+
+
+def call_off(path: Path, task: str = "") -> CalledOff:
     """End the work on a task before it begins, or at its next step.
 
     Whoever waits for the task's answer is told that it was called off.
@@ -28,8 +36,7 @@ def call_off(path: Path, task: str = "") -> list[str]:
 
     Returns
     -------
-    list of str
-        What was called off, in words.
+    CalledOff
 
     Raises
     ------
@@ -44,4 +51,5 @@ def call_off(path: Path, task: str = "") -> list[str]:
         except grpc.RpcError as error:
             why = why_away(error.code(), clean(error.details() or "", 300))
             raise SiteUnavailable(f"the site's service {why}; look after it there") from None
-    return [clean(words) for words in site_pb2.CancelReply.FromString(data).called_off]
+    reply = site_pb2.CancelReply.FromString(data)
+    return CalledOff(list(map(clean, reply.called_off)), list(map(clean, reply.ending)))

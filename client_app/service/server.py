@@ -147,13 +147,17 @@ class SiteServer:
 
     async def _cancel(self, data: bytes, context: Context) -> bytes:
         request = await _parse(site_pb2.CancelRequest, data, context)
-        called_off = []
+        reply = site_pb2.CancelReply()
         for task in self._desk.tasks:
-            if request.task in ("", task.id) and not task.cancelled.is_set():
-                called_off.append(_in_words(task))
-                self._desk.cancel(task)
-                await self._note("cancelled", **described(task.id, task.instruction))
-        return bytes(site_pb2.CancelReply(called_off=called_off).SerializeToString())
+            if request.task not in ("", task.id):
+                continue
+            if task.cancelled.is_set():
+                reply.ending.append(_in_words(task))
+                continue
+            reply.called_off.append(_in_words(task))
+            self._desk.cancel(task)
+            await self._note("cancelled", **described(task.id, task.instruction))
+        return bytes(reply.SerializeToString())
 
     async def _tell_health(self, _data: bytes, _context: Context) -> bytes:
         tasks, now = self._desk.tasks, time.monotonic()

@@ -58,8 +58,13 @@ def cancel(config: SiteFileOption = Path("site.toml")) -> None:
     Next step: fedapp audit verify; the audit log says what was called off.
     """
     file = load_site_file(user_path(config).absolute())
-    for words in half(_CALL_OFF)(file.socket) or ["nothing: the service is idle"]:
+    called_off, ending = half(_CALL_OFF)(file.socket)
+    for words in called_off:
         say(f"called off: {words}")
+    for words in ending:
+        say(f"is ending already: {words}")
+    if not called_off and not ending:
+        say("nothing to call off: the service is idle")
 
 
 app.command()(keygen)

@@ -88,7 +88,7 @@ def test_an_operator_calls_off_a_long_training_and_the_service_goes_on(tmp_path)
         service.terminate()
     away = subprocess.run(command, capture_output=True, text=True)
 
-    assert (idle.returncode, idle.stdout) == (0, "called off: nothing: the service is idle\n")
+    assert (idle.returncode, idle.stdout) == (0, "nothing to call off: the service is idle\n")
     assert done.returncode == 0
     assert done.stdout.startswith("called off: train of round 1, step "), done
     assert got[0].failure.kind == "TaskCancelled"

@@ -93,10 +93,12 @@ class CancelRequest(_message.Message):
     def __init__(self, task: _Optional[str] = ...) -> None: ...
 
 class CancelReply(_message.Message):
-    __slots__ = ("called_off",)
+    __slots__ = ("called_off", "ending")
     CALLED_OFF_FIELD_NUMBER: _ClassVar[int]
+    ENDING_FIELD_NUMBER: _ClassVar[int]
     called_off: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, called_off: _Optional[_Iterable[str]] = ...) -> None: ...
+    ending: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, called_off: _Optional[_Iterable[str]] = ..., ending: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HealthRequest(_message.Message):
     __slots__ = ()

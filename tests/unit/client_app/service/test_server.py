@@ -16,6 +16,7 @@ import grpc
 import numpy as np
 import pytest
 from site_desk import CONFIG, NAME, Service, chunk, echo, instruction, start, write_site
+from typer.testing import CliRunner
 
 from client_app.failures import to_failure
 from client_app.service.answer import Answer
@@ -24,6 +25,7 @@ from client_app.service.cancel import call_off
 from client_app.service.health import main as health_of
 from client_app.service.proto import site_pb2
 from client_app.service.remote import RemoteSite
+from fedapp.cli import app
 from fedapp.codec import pack
 from fedapp.errors import TaskCancelled
 from fedapp.exchange import Action, Reply
@@ -197,12 +199,39 @@ def test_a_task_is_called_off(tmp_path, which):
             gate.open.set()
         kinds = [getattr(reply().failure, "kind", None) for reply in replies]
 
-        assert ([words.split(",")[0] for words in found], unknown) == (
-            [f"train of round {which}"], [],
-        )  # fmt: skip
+        assert [words.split(",")[0] for words in found.called_off] == [f"train of round {which}"]
+        assert (found.ending, unknown) == ([], ([], []))
         assert service.events()[0]["event"] == "cancelled"
     assert kinds[2 - which] is None
     assert kinds[which - 1] == "TaskCancelled"
+
+
+def test_an_operator_is_told_what_is_called_off_what_is_ending_and_that_there_is_nothing(tmp_path):
+    began, end = threading.Event(), threading.Event()
+
+    def slow_to_end(task):
+        began.set()
+        assert end.wait(30)
+        return echo(task)
+
+    with Service(path := write_site(tmp_path), slow_to_end) as service:
+
+        def told():
+            done = CliRunner().invoke(app, ["site", "cancel", "--config", str(path)])
+            return done.exit_code, done.stdout
+
+        idle = told()
+        reply = in_thread(RemoteSite(service.address).execute, instruction())
+        assert began.wait(10)
+        first, second = told(), told()
+        events = [event["event"] for event in service.events()]
+        end.set()
+        reply()
+
+    assert idle == (0, "nothing to call off: the service is idle\n")
+    assert first == (0, "called off: train of round 1\n")
+    assert second == (0, "is ending already: train of round 1\n")
+    assert events == ["cancelled"]
 
 
 def test_progress_is_told_while_a_task_runs(tmp_path, monkeypatch):
