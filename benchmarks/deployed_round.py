@@ -9,7 +9,8 @@ way `flwr-clientapp` does: a new interpreter imports the app, reads a message, c
 ends. In one the site is in that process, which loads torch, the base model and the records every
 time; in the other it is `fedapp site serve`, warm. The training has as many steps as take 1, 10
 and 60 s in the warm service; both must send the same bits. What Flower's own polling adds (3 s of a
-SuperNode, 1 s of an executor, 0.2 s of our loop) is the same for both and not in the times.
+SuperNode, 0.1 s of its executor as `fedapp supernode` starts it, 0.2 s of our loop) is the same for
+both and not in the times.
 
 The floor of an exchange is its time when training is one step, and where it goes: the interpreter
 and its imports, the call without the work, the work.
