@@ -7,6 +7,7 @@ cut off; what it asked for goes on, and waits for it to come back.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,6 +44,8 @@ from fedapp.gossip.engine import hold_engine
 from fedapp.headers import read_describe, read_instruction
 from fedapp.policy import Request, check_request
 from fedapp.text import clean
+
+log = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio.ServicerContext; grpc has no types
 
@@ -147,7 +150,7 @@ class SiteServer:
 
     async def _cancel(self, data: bytes, context: Context) -> bytes:
         request = await _parse(site_pb2.CancelRequest, data, context)
-        reply = site_pb2.CancelReply()
+        reply, called_off = site_pb2.CancelReply(), []
         for task in self._desk.tasks:
             if request.task not in ("", task.id):
                 continue
@@ -156,7 +159,12 @@ class SiteServer:
                 continue
             reply.called_off.append(_in_words(task))
             self._desk.cancel(task)
-            await self._note("cancelled", **described(task.id, task.instruction))
+            called_off.append(task)
+        for task in called_off:  # all have ended by now, whatever the disk says
+            try:
+                await self._note("cancelled", **described(task.id, task.instruction))
+            except LedgerError as error:
+                log.error("%s was called off, and not noted: %s", _in_words(task), error)
         return bytes(reply.SerializeToString())
 
     async def _tell_health(self, _data: bytes, _context: Context) -> bytes:

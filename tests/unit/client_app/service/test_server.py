@@ -27,7 +27,7 @@ from client_app.service.proto import site_pb2
 from client_app.service.remote import RemoteSite
 from fedapp.cli import app
 from fedapp.codec import pack
-from fedapp.errors import TaskCancelled
+from fedapp.errors import LedgerError, TaskCancelled
 from fedapp.exchange import Action, Reply
 from fedapp.headers import write_instruction
 from fedapp.opening_hours import DAYS
@@ -232,6 +232,26 @@ def test_an_operator_is_told_what_is_called_off_what_is_ending_and_that_there_is
     assert first == (0, "called off: train of round 1\n")
     assert second == (0, "is ending already: train of round 1\n")
     assert events == ["cancelled"]
+
+
+def test_a_full_disk_keeps_no_task_from_being_called_off(tmp_path, monkeypatch):
+    gate, running = gated(tmp_path)
+    with running as service:
+        asked = [instruction(round=1), instruction(round=2)]
+        replies = [in_thread(RemoteSite(service.address).execute, asked[0])]
+        assert gate.began.wait(10)
+        replies.append(in_thread(RemoteSite(service.address).execute, asked[1]))
+        wait_until(lambda: len(service.desk.tasks) == 2)
+
+        def full(*_args, **_what):
+            raise LedgerError("no space left")
+
+        monkeypatch.setattr(service.audit, "record", full)
+        told = call_off(service.config.socket)
+        kinds = [getattr(reply().failure, "kind", None) for reply in replies]
+
+    assert len(told.called_off) == 2
+    assert kinds == ["TaskCancelled", "TaskCancelled"]
 
 
 def test_progress_is_told_while_a_task_runs(tmp_path, monkeypatch):
