@@ -30,7 +30,12 @@ class JoinConfig(Section):
     authority: Path = setting(..., "the consortium's certificate, PEM")
     key: Path = setting(..., "this SuperNode's private key, as `fedapp site keygen` makes it")
     site_address: Annotated[str, AfterValidator(_socket)] = setting(
-        "", "where the site service listens, unix:PATH; empty: none, the SuperNode trains itself"
+        "", "where the site service listens, unix:PATH; may be empty only with in-process"
+    )
+    in_process: bool = setting(
+        False,
+        "whether the coordinator's code may read this site's records itself, with no service, no "
+        "policy and no audit log between them: for trials",
     )
     coordinator: str = setting(
         "", "whose SuperLink it is, for the rule `coordinators` of the site's policy",

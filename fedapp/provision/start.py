@@ -107,7 +107,14 @@ def executor_command(folder: Folder, superlink: str) -> list[str]:
 
 
 def supernode_command(config: JoinConfig) -> list[str]:
-    """Check what a hospital's SuperNode needs and return its command."""
+    """Check what a hospital's SuperNode needs and return its command.
+
+    Raises
+    ------
+    ConfigError, IdentityError, ProvisionError
+        Naming what is missing or wrong.
+    """
+    _served(config)
     _authority(config.authority)
     read_node_key(config.key)
     node = {
@@ -191,6 +198,20 @@ def program(name: str) -> str:
 def _beside(file: str, name: str) -> list[str]:
     """Return how one of Flower's programs is run by a file of this folder."""
     return [sys.executable, "-P", str(Path(__file__).with_name(file)), program(name)]
+
+
+def _served(config: JoinConfig) -> None:
+    if not config.site_address and not config.in_process:
+        raise ConfigError(
+            f"the join.toml of {config.site} has no site-address, so that the coordinator's code "
+            "would read the records itself, without policy and audit log; name the socket of "
+            "`fedapp site serve`, or say in-process = true for a trial"
+        )
+    if config.site_address and config.in_process:
+        raise ConfigError(
+            f"the join.toml of {config.site} has a site-address and in-process = true, expected "
+            "one of the two; take in-process out"
+        )
 
 
 def _authority(path: Path) -> x509.Certificate:

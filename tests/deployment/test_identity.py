@@ -51,7 +51,8 @@ class Door:
         join = folder / "join.toml"
         gone = ("site-address", *changes)
         kept = [line for line in join.read_text().splitlines() if not line.startswith(gone)]
-        join.write_text("\n".join([*kept, *(f'{k} = "{v}"' for k, v in changes.items())]))
+        kept += [*(f'{k} = "{v}"' for k, v in changes.items()), "in-process = true"]
+        join.write_text("\n".join(kept))
         return folder
 
     def options(self, folder: Path | None) -> list[str]:

@@ -95,7 +95,7 @@ class Loopback:
             if not line.startswith(("site-address", *changes))
         ]
         lines += [f'{key} = "{value}"' for key, value in changes.items()]
-        lines += [f"runtime-port = {free_port()}"]
+        lines += [f"runtime-port = {free_port()}", "in-process = true"]
         join.write_text("\n".join(lines), encoding="utf-8")
         return folder
 

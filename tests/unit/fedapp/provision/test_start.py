@@ -77,6 +77,26 @@ def test_the_supernode_has_tls_its_key_and_its_site(coordinator: Coordinator) ->
     }
 
 
+def test_no_supernode_has_its_site_in_its_own_process_unless_it_is_told_to(
+    coordinator: Coordinator,
+) -> None:
+    """There the coordinator's code would read the records, with neither policy nor audit log."""
+    path = kit(coordinator) / "join.toml"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    without = [line for line in lines if not line.startswith("site-address")]
+    path.write_text("\n".join(without), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"St\. Gallen has no site-address, .* in-process = true"):
+        supernode(coordinator)
+
+    path.write_text("\n".join([*without, "in-process = true"]), encoding="utf-8")
+    command = supernode(coordinator)
+    assert "site-address" not in command[command.index("--node-config") + 1]
+
+    path.write_text("\n".join([*lines, "in-process = true"]), encoding="utf-8")
+    with pytest.raises(ConfigError, match="expected one of the two; take in-process out"):
+        supernode(coordinator)
+
+
 def test_the_executor_has_tls_and_the_secret(coordinator: Coordinator) -> None:
     command = executor_command(coordinator.folder, "superlink:8000")
     assert "--insecure" not in command
