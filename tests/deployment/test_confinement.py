@@ -94,6 +94,12 @@ def test_a_supernode_cannot_read_the_records(stack: Stack, service: str) -> None
     }  # fmt: skip
 
 
+def test_a_supernode_cannot_put_another_socket_in_the_place_of_its_sites(stack: Stack) -> None:
+    done = stack.exec("supernode-hungary", "rm", "/run/fedapp/site/site.sock", check=False)
+    assert "Read-only file system" in done.stderr
+    assert stack.exec("site-hungary", "ls", "/run/fedapp/site").stdout.split() == ["site.sock"]
+
+
 def test_a_site_reads_its_own_records_and_cannot_change_them(stack: Stack) -> None:
     assert stack.exec("site-hungary", "head", "-1", "/data/records.csv").stdout
     done = stack.exec("site-hungary", "sh", "-c", "echo x >> /data/records.csv", check=False)
