@@ -100,7 +100,7 @@ class Deployment:
         file = self.folder / "consortium.toml"
         file.write_text(f'name = "Benchmark"\n[coordinator]\naddress = "{self.address}"\n{members}')
         requests = [make_keys(self._site(name) / "secrets", name).request for name in self.sites]
-        provision(read_consortium(file), self.provisioned.path, requests=requests)
+        provision(read_consortium(file), self.provisioned.path, requests=requests, unseen=True)
         for name in self.sites:
             here = self._site(name)
             (here / "site.toml").write_text(

@@ -2,7 +2,7 @@
 # Keys, certificates, kits and records of docker-compose.yml's consortium, in deploy/demo/; again: nothing.
 #   deploy/setup.sh
 # In a real consortium every hospital makes its own keys on its own machine (docs/coordinator.md);
-# here all are on one machine, and the "telephone" is this script.
+# here all are on one machine, and nobody telephones: --unseen.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,7 +27,7 @@ for name in "Cleveland" "Hungary" "VA Long Beach"; do
     fedapp site keygen --name "$name" --to "/demo/hospitals/$name/secrets"
     set -- "$@" --sign "/demo/hospitals/$name/secrets/request.pem"
 done
-fedapp provision /consortium.toml --to /demo/provisioned "$@"
+fedapp provision /consortium.toml --to /demo/provisioned --unseen "$@"
 docker run --rm --network none --user "$uid:$gid" -v "$demo:/demo" \
     -v "$here/demo_data.py:/demo_data.py:ro" --entrypoint python "$site" /demo_data.py /demo/data
 

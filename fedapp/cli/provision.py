@@ -34,6 +34,9 @@ def provision(
         list[str] | None,
         typer.Option(help="What the member said by telephone; one for each --sign, in order."),
     ] = None,
+    unseen: Annotated[
+        bool, typer.Option("--unseen", help="Sign without --fingerprint: for trials.")
+    ] = False,
     renew: Annotated[
         list[str] | None,
         typer.Option(help="A member to certify anew, also with new keys; or superlink."),
@@ -48,7 +51,7 @@ def provision(
 
     Exit codes: 0 done; 2 settings, keys or requests.
 
-    Example: fedapp provision consortium.toml --sign basel.pem
+    Example: fedapp provision consortium.toml --sign basel.pem --fingerprint "B7F9 ... 3B"
 
     Next step: send each member its folder below kits, and `fedapp superlink`.
     """
@@ -59,13 +62,14 @@ def provision(
         folder,
         requests=[user_path(one).absolute() for one in sign or []],
         fingerprints=fingerprint or [],
+        unseen=unseen,
         renew=renew or [],
     )
     _tell(done, folder)
-    if sign and not fingerprint:
+    if sign and unseen:
         warn(
             "a request was signed unseen: compare its fingerprint above with the member by "
-            "telephone before you hand out the certificate, or give --fingerprint"
+            "telephone before you hand out the certificate"
         )
     missing = [name for name, standing in done.members.items() if standing is None]
     if missing:

@@ -55,6 +55,7 @@ def provision(
     *,
     requests: Sequence[Path] = (),
     fingerprints: Sequence[str] = (),
+    unseen: bool = False,
     renew: Collection[str] = (),
 ) -> Provisioned:
     """Make what is missing, sign what was asked for, renew what runs out, withdraw what left.
@@ -67,7 +68,9 @@ def provision(
     requests : sequence of Path
         Signing requests of members.
     fingerprints : sequence of str
-        One for each request, in order, or none: what the members said by telephone.
+        One for each request, in order: what the members said by telephone.
+    unseen : bool
+        Sign without them: whoever sits on the way of a request can have changed it.
     renew : collection of str
         Members to certify anew in any case, also with new keys; or ``superlink``.
 
@@ -80,7 +83,7 @@ def provision(
     for name in renew:
         _known(name, [*present, SUPERLINK], "--renew")
     asked = [_asked(file, present) for file in requests]
-    _compare(asked, fingerprints)
+    _compare(asked, fingerprints, unseen=unseen)
     folder = Folder(path)
     with folder.held():
         authority = Authority(folder, config.name, config.certificates)
@@ -112,7 +115,18 @@ def _known(name: str, known: Sequence[str], source: str) -> None:
         )
 
 
-def _compare(requests: Sequence[SigningRequest], fingerprints: Sequence[str]) -> None:
+def _compare(
+    requests: Sequence[SigningRequest], fingerprints: Sequence[str], *, unseen: bool
+) -> None:
+    if unseen and fingerprints:
+        raise ProvisionError("expected --fingerprint or --unseen, got both; take --unseen out")
+    if requests and not fingerprints and not unseen:
+        # The digits are not told here: they are the member's to say.
+        raise ProvisionError(
+            f"the request of '{clean(requests[0].name)}' came without its fingerprint; let the "
+            "member read it out by telephone and give it with --fingerprint, one for each --sign, "
+            "or sign it as it is with --unseen"
+        )
     if fingerprints and len(fingerprints) != len(requests):
         raise ProvisionError(
             f"expected one --fingerprint for each --sign, got {len(fingerprints)} for "

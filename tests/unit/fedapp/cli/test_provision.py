@@ -39,7 +39,13 @@ def test_the_way_from_a_file_to_a_signed_member(here: Path) -> None:
     assert "Next: send the request to the coordinator" in made.stdout
 
     request = "secrets/request.pem"
-    unseen = fedapp("provision", "consortium.toml", "--sign", request)
+    unasked = fedapp("provision", "consortium.toml", "--sign", request)
+    assert unasked.exit_code == 2
+    assert "the request of 'Basel' came without its fingerprint" in unasked.stderr
+    assert fingerprint not in unasked.output, "whoever reads it off the screen asks nobody"
+    assert not list(here.rglob("certificate.pem"))
+
+    unseen = fedapp("provision", "consortium.toml", "--sign", request, "--unseen")
     assert unseen.exit_code == 0
     assert "warning: a request was signed unseen" in unseen.stderr
     assert f"fingerprint {fingerprint}" in unseen.stdout

@@ -214,6 +214,11 @@ def test_the_fingerprint_said_by_telephone_must_be_that_of_the_request(
         coordinator.provision(made.request, fingerprints=[wrong])
     with pytest.raises(ProvisionError, match="one --fingerprint for each --sign, got 2 for 1"):
         coordinator.provision(made.request, fingerprints=[made.fingerprint] * 2)
+    with pytest.raises(ProvisionError, match=r"of 'Basel' came without its fingerprint"):
+        coordinator.provision(made.request, unseen=False)
+    with pytest.raises(ProvisionError, match="--fingerprint or --unseen, got both"):
+        coordinator.provision(made.request, fingerprints=[made.fingerprint], unseen=True)
+    assert not list(coordinator.root.rglob("certificate.pem"))
     said = made.fingerprint.lower().replace(" ", ":")
     assert coordinator.provision(made.request, fingerprints=[said]).members["Basel"].issued
 
