@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from provisioning import RUN, Coordinator
 from fedapp.certificates import Issuer, new_issuer
 from fedapp.config_join import read_join
 from fedapp.config_peer import load_peer
+from fedapp.config_policy import PolicySection
 from fedapp.config_site import load_site_file
 from fedapp.errors import IdentityError, ProvisionError
 from fedapp.gossip.identity import Identity
@@ -478,3 +480,12 @@ def test_a_kits_site_file_is_one_that_the_service_reads(coordinator: Coordinator
     assert f"unix:{site.socket}" == join.site_address
     assert site.check.superlink == join.superlink
     assert Path(site.check.authority) == join.authority
+    assert site.policy.coordinators == (join.coordinator,) == ("Heart",)
+
+
+def test_a_kits_site_file_names_every_rule_of_the_policy(coordinator: Coordinator) -> None:
+    """What is not in it no board decides about."""
+    coordinator.complete()
+    text = (coordinator.folder.kit("Basel") / "site.toml").read_text(encoding="utf-8")
+    rules = {name.replace("_", "-") for name in PolicySection.model_fields}
+    assert rules == set(tomllib.loads(text)["policy"])
