@@ -15,6 +15,10 @@ from stack import HOSPITALS, TINY, Stack
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 KEY, SITE = "hungary", HOSPITALS["hungary"]
+SMALL = (
+    "model.source='embedded:tiny-encoder' model.max-length=16 federation.rounds=1 "
+    "train.max-steps=2 data.labels='no heart disease,heart disease'"
+)
 OVERLAY = """
 services:
   supernode: {{healthcheck: {{interval: 5s}}}}
@@ -81,6 +85,11 @@ def test_a_hospital_makes_keys_checks_and_joins_with_what_is_in_its_kit(
     checked = kit.compose("run", "--rm", "-T", "check")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "Next: fedapp site dry-run" in checked.stdout
+    for step, words in (("dry-run", "would leave: "), ("train-local", "Nothing has left")):
+        settings = ("--config", "/etc/fedapp/site.toml", "--run", SMALL)
+        tried = kit.compose("run", "--rm", "-T", "try", step, *settings)
+        assert tried.returncode == 0, tried.stdout + tried.stderr
+        assert words in tried.stdout
 
     joined = kit.compose("up", "-d")
     assert joined.returncode == 0, joined.stderr

@@ -120,6 +120,15 @@ def test_the_supernode_has_no_data_and_the_site_has_no_key(
 def test_the_site_of_a_real_hospital_has_no_network() -> None:
     assert HOSPITAL["services"]["site"]["network_mode"] == "none"
     assert HOSPITAL["services"]["keygen"]["network_mode"] == "none"
+    with_records = {n for n, s in HOSPITAL["services"].items() if "/data:ro" in str(s["volumes"])}
+    assert with_records == {"site", "check", "try"}
+    online = {name for name in with_records if "networks" in HOSPITAL["services"][name]}
+    assert online == {"check"}, "which looks at the way to the coordinator too"
+    page = (KIT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"--rm (\w+) (dry-run|train-local) ", page) == [
+        ("try", "dry-run"), ("try", "train-local"),
+    ]  # fmt: skip
+    assert HOSPITAL["services"]["try"]["network_mode"] == "none"
     assert not [name for name, service in HOSPITAL["services"].items() if "ports" in service]
 
 
