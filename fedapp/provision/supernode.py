@@ -9,7 +9,6 @@ ones. Run as a file, so that nothing of fedapp is imported beside Flower's own c
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -37,8 +36,16 @@ def keep_connections() -> None:
     """Keep connections to the SuperLink, each of which costs a TLS handshake of some 4 kB."""
     import httpx
 
+    class Client(httpx.Client):
+        """Remains a class, for whoever asks what it is or derives from it."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**{"limits": limits, **options})
+
+    # The numbers are httpx's own: of limits that are given, those left out are none at all.
+    limits = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=KEPT)
     flower: Any = httpx
-    flower.Client = functools.partial(httpx.Client, limits=httpx.Limits(keepalive_expiry=KEPT))
+    flower.Client = Client
 
 
 def go_on_pushing() -> None:

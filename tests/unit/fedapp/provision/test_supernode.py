@@ -54,12 +54,17 @@ def test_it_ends_though_its_other_threads_go_on(end: str, words: str) -> None:
 
 def test_connections_outlast_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower makes its client by the name that is replaced, and says nothing of limits itself."""
-    monkeypatch.setattr(httpx, "Client", httpx.Client)
+    original = httpx.Client
+    monkeypatch.setattr(httpx, "Client", original)
     supernode.keep_connections()
+    assert issubclass(httpx.Client, original), "others may derive from it"
     client = FleetHttpClient.from_server_address("localhost:1", True, None, interceptors=[])
 
     pool: Any = client._client._transport._pool  # type: ignore[attr-defined]
     assert pool._keepalive_expiry == supernode.KEPT
+    plain: Any = original()._transport
+    for most in ("_max_connections", "_max_keepalive_connections"):
+        assert getattr(pool, most) == getattr(plain._pool, most), "as many as ever"
     gate = Path(__file__).parents[4] / "deploy" / "nginx.conf"
     closed = re.search(r"keepalive_timeout (\d+)s;", gate.read_text(encoding="utf-8"))
     assert closed
