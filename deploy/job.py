@@ -23,6 +23,7 @@ OURS = {
 }
 COMPLETED = "finished:completed"
 PATIENCE = 120.0  # seconds without an answer of the SuperLink
+ANSWER = 60.0  # seconds for one answer of it; beginning a run packs the app first
 STEP = 2.0
 
 
@@ -30,7 +31,8 @@ def main(settings: Sequence[str]) -> int:
     """Start the run, show its log, return its exit code."""
     began = ask("run", APP, CONNECTION, "--run-config", joined(settings))
     if "run-id" not in began:
-        print(f"error: the run was not accepted: {began['error']}", file=sys.stderr)
+        why = began.get("error", "no number came; `flwr list` tells whether it began")
+        print(f"error: the run was not accepted: {why}", file=sys.stderr)
         return 1
     run = str(began["run-id"])
     print(f"Run {run} has begun; it goes on if this ends.", flush=True)
@@ -58,14 +60,18 @@ def end_of(run: str) -> dict[str, Any]:
             if rows[0]["status"].startswith("finished"):
                 return dict(rows[0])
         elif time.monotonic() - last > PATIENCE:
-            sys.exit(f"error: the SuperLink does not tell about run {run}: {found['error']}")
+            why = found.get("error", "no such run")
+            sys.exit(f"error: the SuperLink does not tell about run {run}: {why}")
         time.sleep(STEP)
 
 
 def ask(*arguments: str) -> dict[str, Any]:
     """Return the answer of a ``flwr`` command, or its words under ``error``."""
     command = ["flwr", *arguments, "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {ANSWER:g} s; `flwr list` tells what has begun"}
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except json.JSONDecodeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import re
 import shutil
@@ -241,18 +240,3 @@ def test_each_hospital_gets_its_own_records_as_the_simulation_has_them(tmp_path:
             for example, own in zip(table.examples, table.sites, strict=True)
             if own == site
         ]
-
-
-def test_a_runs_own_settings_go_beside_ours_in_one_list() -> None:
-    """Of two lists Flower takes a section, such as federation, from the second alone."""
-    spec = importlib.util.spec_from_file_location("job", ROOT / "deploy" / "job.py")
-    assert spec is not None
-    assert spec.loader is not None
-    job = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(job)
-    ours = "output-dir='/runs' data.labels='no heart disease,heart disease'"
-    assert job.joined(["federation.rounds=2"]) == (
-        f"{ours} federation.min-sites=3 federation.rounds=2"
-    )
-    assert job.joined(["federation.min-sites=2"]) == f"{ours} federation.min-sites=2"
-    assert job.joined([]) == f"{ours} federation.min-sites=3"
