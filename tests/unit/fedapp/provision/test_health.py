@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
+from peers import PeerProcesses
 from provisioning import Coordinator
 
 from fedapp.provision.health import connected, main
@@ -56,6 +59,9 @@ def test_a_supernode_without_a_connection_is_told_from_one_that_is_not_set_up(
     assert main(["supernode", str(join)]) == 0
     assert main(["supernode", str(tmp_path / "absent")]) == 1
     assert "does not exist" in capsys.readouterr().out
+    assert main(["superexec", "superlink:10"]) == 0
+    assert main(["superexec", "superlink:8000"]) == 1
+    assert "alive, but offline: no connection to superlink:8000" in capsys.readouterr().out
     assert main([]) == 2
 
 
@@ -69,3 +75,34 @@ def test_a_superlink_that_does_not_answer_is_unhealthy(
     assert main(["superlink", f"127.0.0.1:{port}", str(coordinator.folder.authority)]) == 1
     assert "does not answer" in capsys.readouterr().out
     assert main(["superlink", f"127.0.0.1:{port}", str(tmp_path / "absent")]) == 1
+
+
+def test_a_peer_is_asked_whether_it_is_the_one_of_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapp.provision.health._ANSWER", 1.0)
+    with PeerProcesses(tmp_path, ["Basel", "Bern"]) as sites:
+        file = sites.site("Basel")
+        assert main(["peer", str(file)]) == 1
+        assert f"on port {sites.ports['Basel']}: " in capsys.readouterr().out
+
+        process = sites.peer("Basel")
+        end = time.monotonic() + 60
+        while main(["peer", str(file)]):
+            assert time.monotonic() < end, capsys.readouterr().out
+            assert process.poll() is None
+            time.sleep(0.1)
+        # Alive, and the kernel still takes connections for it.
+        process.send_signal(signal.SIGSTOP)
+        capsys.readouterr()
+        assert main(["peer", str(file)]) == 1
+        assert "timed out" in capsys.readouterr().out
+        process.send_signal(signal.SIGCONT)
+        # Another's port.
+        text = sites.site("Bern").read_text(encoding="utf-8")
+        other = tmp_path / "site-1" / "other.toml"
+        ports = (str(sites.ports[name]) for name in ("Bern", "Basel"))
+        other.write_text(text.replace(*ports), encoding="utf-8")
+        assert main(["peer", str(other)]) == 1
+        assert "certificate is not valid for" in capsys.readouterr().out
+        assert main(["peer", str(tmp_path / "absent")]) == 1
