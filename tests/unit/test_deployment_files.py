@@ -50,6 +50,7 @@ def test_every_container_that_stays_is_limited_and_comes_back(service: dict[str,
     assert service["restart"] == "unless-stopped"
     assert service["stop_grace_period"] == "10s"
     assert {"mem_limit", "cpus", "pids_limit"} <= set(service)
+    assert set(service["logging"]["options"]) == {"max-size", "max-file"}
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -141,11 +142,23 @@ def test_keys_are_secrets_and_no_environment() -> None:
 
 
 def test_a_health_check_is_not_content_with_a_process() -> None:
-    for name, service in DEMO["services"].items():
-        if name.startswith("supernode"):
-            assert "fedapp.provision.health" in service["healthcheck"]["test"]
-    assert "fedapp.provision.health" in DEMO["services"]["superlink"]["healthcheck"]["test"]
-    assert "fedapp.provision.health" in HOSPITAL["services"]["supernode"]["healthcheck"]["test"]
+    unwatched = set()
+    for file in (DEMO, HOSPITAL, PEER):
+        for name, service in file["services"].items():
+            if service["restart"] == "no":
+                continue  # ends by itself
+            if "healthcheck" not in service:
+                unwatched.add(name)
+                continue
+            asks = service["healthcheck"]["test"]
+            kind = name.partition("-")[0]
+            own = (
+                ["client_app.service.health"]
+                if kind == "site"
+                else ["fedapp.provision.health", kind]
+            )
+            assert asks[asks.index("-m") + 1 :][: len(own)] == own
+    assert unwatched == {"coordinator"}, "docker-compose.yml says why"
 
 
 def test_the_demonstrations_members_are_those_of_its_consortium() -> None:
