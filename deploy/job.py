@@ -1,12 +1,14 @@
-"""One run of the consortium, from its beginning to its end: ``job.py [SETTINGS ...]``.
+"""One run of a consortium, from its beginning to its end: ``job.py [SETTINGS ...]``.
 
-Runs in the container `flwr` of docker-compose.yml, for deploy/run.sh. Exit code 0 if and only if
-the run completed: `flwr run --stream` alone says 0 for a failed one too. A SuperLink that is away
-for less than two minutes does not end it.
+Runs in the container `flwr` of docker-compose.yml. SETTINGS are as `flwr run --run-config` takes
+them; a `--default` counts where they say nothing. Exit code 0 if and only if the run completed:
+`flwr run --stream` alone says 0 for a failed one too. A SuperLink that is away for less than two
+minutes does not end it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,21 +17,22 @@ from collections.abc import Sequence
 from typing import Any
 
 APP, CONNECTION = "/app", "fedapp"
-# The labels in the order of embedded:heart, so that all hospitals number them alike.
-OURS = {
-    "output-dir": "'/runs'",
-    "data.labels": "'no heart disease,heart disease'",
-    "federation.min-sites": "3",
-}
+RUNS = "output-dir='/runs'"  # where docker-compose.yml has the executor leave run folders
 COMPLETED = "finished:completed"
 PATIENCE = 120.0  # seconds without an answer of the SuperLink
 ANSWER = 60.0  # seconds for one answer of it; beginning a run packs the app first
 STEP = 2.0
 
 
-def main(settings: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Start the run, show its log, return its exit code."""
-    began = ask("run", APP, CONNECTION, "--run-config", joined(settings))
+    parser = argparse.ArgumentParser(description="Start a run and wait for its end.")
+    parser.add_argument("settings", nargs="*", metavar="SETTINGS", help="KEY=VALUE ...")
+    parser.add_argument("--default", action="append", default=[], metavar="KEY=VALUE")
+    given = parser.parse_args(arguments)
+    settings = joined(given.settings, [RUNS, *given.default])
+    print(f"Settings beside the app's own: {settings}", flush=True)
+    began = ask("run", APP, CONNECTION, "--run-config", settings)
     if "run-id" not in began:
         why = began.get("error", "no number came; `flwr list` tells whether it began")
         print(f"error: the run was not accepted: {why}", file=sys.stderr)
@@ -43,10 +46,10 @@ def main(settings: Sequence[str]) -> int:
     return 0 if ended["status"] == COMPLETED else 1
 
 
-def joined(settings: Sequence[str]) -> str:
+def joined(settings: Sequence[str], defaults: Sequence[str]) -> str:
     """Return one list of settings: of two, Flower takes whole sections from the second alone."""
     given = " ".join(settings)
-    ours = [f"{key}={value}" for key, value in OURS.items() if f"{key}=" not in given]
+    ours = [each for each in defaults if f"{each.partition('=')[0]}=" not in given]
     return " ".join([*ours, given]).strip()
 
 

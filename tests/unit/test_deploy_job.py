@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -35,12 +36,47 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_runs_own_settings_go_beside_ours_in_one_list(job: ModuleType) -> None:
     """Of two lists Flower takes a section, such as federation, from the second alone."""
-    ours = "output-dir='/runs' data.labels='no heart disease,heart disease'"
-    assert job.joined(["federation.rounds=2"]) == (
-        f"{ours} federation.min-sites=3 federation.rounds=2"
+    ours = ["output-dir='/runs'", "federation.min-sites=3"]
+    assert job.joined(["federation.rounds=2"], ours) == (
+        "output-dir='/runs' federation.min-sites=3 federation.rounds=2"
     )
-    assert job.joined(["federation.min-sites=2"]) == f"{ours} federation.min-sites=2"
-    assert job.joined([]) == f"{ours} federation.min-sites=3"
+    assert job.joined(["federation.min-sites=2"], ours) == (
+        "output-dir='/runs' federation.min-sites=2"
+    )
+
+
+def test_a_run_has_the_settings_that_it_was_given_and_says_so(
+    job: ModuleType, flwr: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The labels of the demonstration are nothing to another consortium."""
+    began = flwr.with_name("began")
+    flwr.write_text(
+        f"""#!/bin/sh
+case $1 in
+    run) printf %s "$5" > {began}; echo '{{"success": true, "run-id": 7}}' ;;
+    list) echo '{ROW}' ;;
+esac
+""",
+        encoding="utf-8",
+    )
+
+    assert job.main(["data.labels='no,yes'", "lora.rank=4"]) == 0
+    assert began.read_text() == "output-dir='/runs' data.labels='no,yes' lora.rank=4"
+    assert f"Settings beside the app's own: {began.read_text()}\n" in capsys.readouterr().out
+
+
+def test_the_demonstrations_settings_are_the_scripts(
+    flwr: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = flwr.with_name("said")
+    flwr.write_text(f"""#!/bin/sh\nprintf '%s\\n' "$@" > {said}\n""", encoding="utf-8")
+    monkeypatch.setenv("COMPOSE", str(flwr))
+    subprocess.run([ROOT / "deploy" / "run.sh", "lora.rank=4"], check=True)
+    lines = said.read_text(encoding="utf-8").splitlines()
+    assert lines[lines.index("/app/deploy/job.py") + 1 :] == [
+        "--default", "data.labels='no heart disease,heart disease'",
+        "--default", "federation.min-sites=3", "lora.rank=4",
+    ]  # fmt: skip
 
 
 def test_a_superlink_that_accepts_a_call_and_says_nothing_is_asked_again(
