@@ -13,6 +13,7 @@ from fedapp.errors import FedappError
 from fedapp.policy import Request, check_request, check_steps
 from fedapp.preflight.certificates import check_files, utc_now
 from fedapp.preflight.finding import Finding, Status, attempt
+from fedapp.preflight.hours import check_hours
 from fedapp.preflight.machine import check_disk, check_memory
 from fedapp.preflight.network import check_neighbours, check_network
 
@@ -40,6 +41,7 @@ def check_site(config: SiteFile, run: RunConfig) -> Iterator[Finding]:
     yield check_disk(config)
     yield attempt("socket", lambda: _socket(config))
     yield attempt("policy", lambda: _policy(config, run, loaded))
+    yield check_hours(config.policy)
     yield attempt("base-model", lambda: _model(config, run))
     files = [path for path in (config.check.authority, *config.check.certificates) if path]
     if config.peer is not None:

@@ -53,8 +53,8 @@ def test_check_of_a_site_that_can_join(tmp_path):
     assert found(result)["data"]["detail"] == "18 train, 6 validation, 6 test records"
     names = [each["check"] for each in findings]
     assert set(names) == {
-        "data", "device", "memory", "disk", "socket", "policy", "base-model", "certificates",
-        "name", "port", "tls", "clock",
+        "data", "device", "memory", "disk", "socket", "policy", "hours", "base-model",
+        "certificates", "name", "port", "tls", "clock",
     }  # fmt: skip
     assert "Next: fedapp site dry-run" in drawn.output
     assert all(name in drawn.output for name in names)
