@@ -10,9 +10,9 @@ demo=$here/demo
 core=${FEDAPP_CORE_IMAGE:-fedapp-core:0.1.0}
 site=${FEDAPP_SITE_IMAGE:-fedapp-site:0.1.0}
 
-# Containers never run as root: root's files are given to the images' own account.
+# Containers never run as root: root's files are given to FEDAPP_UID, or the images' own account.
 uid=$(id -u); gid=$(id -g)
-if [ "$uid" = 0 ]; then uid=49999; gid=49999; fi
+if [ "$uid" = 0 ]; then uid=${FEDAPP_UID:-49999}; gid=${FEDAPP_GID:-49999}; fi
 mkdir -p "$demo" "$demo/runs"
 if [ "$(id -u)" = 0 ]; then chown "$uid:$gid" "$demo" "$demo/runs"; fi
 
