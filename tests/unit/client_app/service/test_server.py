@@ -126,16 +126,22 @@ def test_the_same_message_twice_at_a_time_is_worked_on_once(tmp_path):
     assert len(gate.calls) == 1
 
 
+def one_runs_and_one_waits(service, gate, asked):
+    """Ask twice; return functions that wait for the two replies."""
+    replies = []
+    for number, each in enumerate(asked, 1):
+        replies.append(in_thread(RemoteSite(service.address).execute, each))
+        assert gate.began.wait(10)
+        wait_until(lambda number=number: len(service.desk.tasks) == number)
+    return replies
+
+
 def test_one_is_worked_on_one_waits_and_the_third_is_sent_away(tmp_path):
     gate, running = gated(tmp_path)
     with running as service:
-        site = RemoteSite(service.address, patience=0.2)
-        replies = [in_thread(site.execute, instruction(round=1))]
-        assert gate.began.wait(10)
-        replies.append(in_thread(site.execute, instruction(round=2)))
-        wait_until(lambda: len(service.desk.tasks) == 2)
+        replies = one_runs_and_one_waits(service, gate, [instruction(round=n) for n in (1, 2)])
 
-        third = site.execute(instruction(round=3))
+        third = RemoteSite(service.address, patience=0.2).execute(instruction(round=3))
         gate.open.set()
 
         assert third.failure.kind == "SiteUnavailable"
@@ -186,10 +192,7 @@ def test_a_task_is_called_off(tmp_path, which):
     gate, running = gated(tmp_path)
     with running as service:
         asked = [instruction(round=1), instruction(round=2)]
-        replies = [in_thread(RemoteSite(service.address).execute, asked[0])]
-        assert gate.began.wait(10)
-        replies.append(in_thread(RemoteSite(service.address).execute, asked[1]))
-        wait_until(lambda: len(service.desk.tasks) == 2)
+        replies = one_runs_and_one_waits(service, gate, asked)
         found = call_off(service.config.socket, task_id(write_instruction(asked[which - 1])))
         unknown = call_off(service.config.socket, task_id(write_instruction(instruction(round=9))))
         if which == 2:
@@ -237,11 +240,7 @@ def test_an_operator_is_told_what_is_called_off_what_is_ending_and_that_there_is
 def test_a_full_disk_keeps_no_task_from_being_called_off(tmp_path, monkeypatch):
     gate, running = gated(tmp_path)
     with running as service:
-        asked = [instruction(round=1), instruction(round=2)]
-        replies = [in_thread(RemoteSite(service.address).execute, asked[0])]
-        assert gate.began.wait(10)
-        replies.append(in_thread(RemoteSite(service.address).execute, asked[1]))
-        wait_until(lambda: len(service.desk.tasks) == 2)
+        replies = one_runs_and_one_waits(service, gate, [instruction(round=n) for n in (1, 2)])
 
         def full(*_args, **_what):
             raise LedgerError("no space left")
