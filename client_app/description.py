@@ -13,6 +13,7 @@ from client_app.data_digest import data_digest
 from client_app.device import describe_device
 from client_app.models import ResidentModel
 from fedapp.config import RunConfig
+from fedapp.default_settings import defaults_digest
 from fedapp.exchange import SiteDescription
 
 
@@ -45,7 +46,7 @@ def describe(
     return SiteDescription(
         site=data.site,
         package_version=fedapp.__version__,
-        defaults_digest=RunConfig.defaults_digest(),
+        defaults_digest=defaults_digest(),
         base_model=resident.source.name,
         base_model_digest=resident.base_digest,
         layout_digest=initial.layout_digest(),

@@ -357,11 +357,6 @@ class RunConfig(Section):
         defaults = RunConfig().to_flat()
         return {key: value for key, value in self.to_flat().items() if value != defaults[key]}
 
-    @classmethod
-    def defaults_digest(cls) -> str:
-        """SHA-256 of all defaults: who has the same makes the same settings of `changed`."""
-        return hashlib.sha256(cls().to_json().encode()).hexdigest()
-
     def to_json(self) -> str:
         """Return `to_flat` as JSON."""
         return json.dumps(self.to_flat())

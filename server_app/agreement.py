@@ -10,6 +10,7 @@ from typing import Any
 
 import fedapp
 from fedapp.config import RunConfig
+from fedapp.default_settings import defaults_digest
 from fedapp.errors import HandshakeError
 from fedapp.exchange import SiteDescription
 from fedapp.tasks import task_info
@@ -45,7 +46,7 @@ def _fields(config: RunConfig, peft_keys: Iterable[str]) -> list[_Field]:
         _Field(
             "digest of the default settings",
             lambda d: d.defaults_digest,
-            RunConfig.defaults_digest(),
+            defaults_digest(),
             "install the coordinator's very build of fedapp there",
         ),
         _Field(

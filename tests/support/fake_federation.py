@@ -23,6 +23,7 @@ from client_app.state import Kept, site_states
 from fedapp.adapter import Adapter, LoraPair
 from fedapp.codec import Packed, pack
 from fedapp.config import RunConfig
+from fedapp.default_settings import defaults_digest
 from fedapp.exchange import Action, Failure, Instruction, Reply, SiteDescription
 from fedapp.seeds import derive_seed
 from fedapp.subspaces import random_basis
@@ -184,7 +185,7 @@ class FakeSite:
         description = SiteDescription(
             site=self.name,
             package_version=fedapp.__version__,
-            defaults_digest=RunConfig.defaults_digest(),
+            defaults_digest=defaults_digest(),
             base_model=config.model.source,
             base_model_digest="b" * 64,
             layout_digest=initial.layout_digest(),

@@ -10,6 +10,7 @@ from flwr.app import Message, RecordDict
 
 import fedapp
 from fedapp.config import RunConfig
+from fedapp.default_settings import defaults_digest
 from fedapp.errors import (
     ConfigError,
     DataError,
@@ -45,7 +46,7 @@ MISMATCHES: dict[str, tuple[dict[str, Any], str]] = {
     "defaults": (
         {"defaults_digest": "d" * 64},
         f"digest of the default settings is '{'d' * 64}', expected "
-        f"'{RunConfig.defaults_digest()}' as the settings have it; install the coordinator's very "
+        f"'{defaults_digest()}' as the settings have it; install the coordinator's very "
         "build of fedapp there",
     ),
     "torch": (

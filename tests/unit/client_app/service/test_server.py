@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,64 +15,18 @@ import grpc
 import numpy as np
 import pytest
 from site_desk import CONFIG, NAME, Service, chunk, echo, instruction, start, write_site
-from typer.testing import CliRunner
+from site_gate import gated, in_thread, one_runs_and_one_waits, wait_until
 
-from client_app.failures import to_failure
-from client_app.service.answer import Answer
-from client_app.service.calls import CANCEL, DESCRIBE, EXECUTE, HEALTH, task_id
-from client_app.service.cancel import call_off
+from client_app.service.calls import CANCEL, DESCRIBE, EXECUTE, HEALTH
 from client_app.service.health import main as health_of
 from client_app.service.proto import site_pb2
 from client_app.service.remote import RemoteSite
-from fedapp.cli import app
 from fedapp.codec import pack
-from fedapp.errors import LedgerError, TaskCancelled
-from fedapp.exchange import Action, Reply
+from fedapp.exchange import Action
 from fedapp.headers import write_instruction
 from fedapp.opening_hours import DAYS
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
-
-
-class Gate:
-    """Work that waits for the test, and counts."""
-
-    def __init__(self):
-        self.open, self.began, self.calls = threading.Event(), threading.Event(), []
-
-    def __call__(self, task):
-        self.calls.append(task.instruction)
-        self.began.set()
-        try:
-            for step in range(1, 2000):
-                task.report(step, 2000, 0.5)
-                if self.open.wait(0.01):
-                    return echo(task)
-        except TaskCancelled as error:
-            asked = task.instruction
-            failure = to_failure(error, asked.site, asked.round)
-            return Answer.of(Reply(asked.site, asked.round, asked.action, failure=failure))
-        raise AssertionError("nobody opened the gate")
-
-
-def in_thread(call, *args):
-    """Start a call and return a function that waits for its result."""
-    got = []
-    thread = threading.Thread(target=lambda: got.append(call(*args)))
-    thread.start()
-
-    def result():
-        thread.join(30)
-        return got[0]
-
-    return result
-
-
-def wait_until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def execute(service, *messages, timeout=10.0):
@@ -85,11 +38,6 @@ def execute(service, *messages, timeout=10.0):
         except grpc.RpcError as error:
             return error.code(), error.details()
     return grpc.StatusCode.OK, ""
-
-
-def gated(tmp_path, more=""):
-    gate = Gate()
-    return gate, Service(write_site(tmp_path, more=more), gate)
 
 
 def test_payloads_come_back_bit_for_bit(service):
@@ -124,16 +72,6 @@ def test_the_same_message_twice_at_a_time_is_worked_on_once(tmp_path):
         assert first().failure is None
         assert second().failure is None
     assert len(gate.calls) == 1
-
-
-def one_runs_and_one_waits(service, gate, asked):
-    """Ask twice; return functions that wait for the two replies."""
-    replies = []
-    for number, each in enumerate(asked, 1):
-        replies.append(in_thread(RemoteSite(service.address).execute, each))
-        assert gate.began.wait(10)
-        wait_until(lambda number=number: len(service.desk.tasks) == number)
-    return replies
 
 
 def test_one_is_worked_on_one_waits_and_the_third_is_sent_away(tmp_path):
@@ -185,72 +123,6 @@ def test_a_killed_caller_finds_its_work_again(tmp_path):
 
         assert reply().failure is None
     assert len(gate.calls) == 1
-
-
-@pytest.mark.parametrize("which", [1, 2])
-def test_a_task_is_called_off(tmp_path, which):
-    gate, running = gated(tmp_path)
-    with running as service:
-        asked = [instruction(round=1), instruction(round=2)]
-        replies = one_runs_and_one_waits(service, gate, asked)
-        found = call_off(service.config.socket, task_id(write_instruction(asked[which - 1])))
-        unknown = call_off(service.config.socket, task_id(write_instruction(instruction(round=9))))
-        if which == 2:
-            gate.open.set()
-        else:
-            wait_until(lambda: len(gate.calls) == 2)
-            gate.open.set()
-        kinds = [getattr(reply().failure, "kind", None) for reply in replies]
-
-        assert [words.split(",")[0] for words in found.called_off] == [f"train of round {which}"]
-        assert (found.ending, unknown) == ([], ([], []))
-        assert service.events()[0]["event"] == "cancelled"
-    assert kinds[2 - which] is None
-    assert kinds[which - 1] == "TaskCancelled"
-
-
-def test_an_operator_is_told_what_is_called_off_what_is_ending_and_that_there_is_nothing(tmp_path):
-    began, end = threading.Event(), threading.Event()
-
-    def slow_to_end(task):
-        began.set()
-        assert end.wait(30)
-        return echo(task)
-
-    with Service(path := write_site(tmp_path), slow_to_end) as service:
-
-        def told():
-            done = CliRunner().invoke(app, ["site", "cancel", "--config", str(path)])
-            return done.exit_code, done.stdout
-
-        idle = told()
-        reply = in_thread(RemoteSite(service.address).execute, instruction())
-        assert began.wait(10)
-        first, second = told(), told()
-        events = [event["event"] for event in service.events()]
-        end.set()
-        reply()
-
-    assert idle == (0, "nothing to call off: the service is idle\n")
-    assert first == (0, "called off: train of round 1\n")
-    assert second == (0, "is ending already: train of round 1\n")
-    assert events == ["cancelled"]
-
-
-def test_a_full_disk_keeps_no_task_from_being_called_off(tmp_path, monkeypatch):
-    gate, running = gated(tmp_path)
-    with running as service:
-        replies = one_runs_and_one_waits(service, gate, [instruction(round=n) for n in (1, 2)])
-
-        def full(*_args, **_what):
-            raise LedgerError("no space left")
-
-        monkeypatch.setattr(service.audit, "record", full)
-        told = call_off(service.config.socket)
-        kinds = [getattr(reply().failure, "kind", None) for reply in replies]
-
-    assert len(told.called_off) == 2
-    assert kinds == ["TaskCancelled", "TaskCancelled"]
 
 
 def test_progress_is_told_while_a_task_runs(tmp_path, monkeypatch):
