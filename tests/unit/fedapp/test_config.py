@@ -377,6 +377,8 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
         flat["scaffold.variate"] = "gradients"
     if METHODS[flat["method"]].moves_basis and ALGORITHMS[flat["federation.algorithm"]].fixed_basis:
         flat["federation.algorithm"] = "fedavg"
+    if flat["method"] == "dysco" and flat["dysco.rows"] < flat["lora.rank"]:
+        flat["dysco.rows"] = 0
     if METHODS[flat["method"]].on_pairs or measures_interference(flat):
         flat["model.trainable"] = "lora"
     if flat["model.trainable"] == "all":
