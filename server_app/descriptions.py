@@ -151,7 +151,8 @@ class NodeQuery:
         if not self._pending:
             return []
         answers = []
-        deadline = time.monotonic() + self._patience
+        oldest = min(asked for _, asked in self._pending.values())
+        deadline = time.monotonic() + oldest + self._patience - time.time()
         for answered, message in pull(self._grid, self._pending, deadline):
             entry = self._pending.pop(answered, None)
             if entry is None:
