@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from fedapp.results import RunFolder
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 PATIENCE = 30.0  # seconds for a round's replies
+# Seconds until a hospital trains again after its network is back: gRPC's pauses between tries to
+# connect, and Flower's. In rounds that is as many as the others' records are few.
+RETURN = 60.0
 SETTINGS = {
     **LONG, "train.max-steps": 40,
     "federation.rounds": 90, "federation.round-timeout": PATIENCE, "federation.min-replies": 1,
@@ -52,6 +56,12 @@ def missed(run: StackRun, site: str, after: int) -> dict[int, str]:
     }
 
 
+def trained(run: StackRun, site: str, after: int) -> bool:
+    """Return whether a round that began after ``after`` had the site's update."""
+    rounds = range(after + 2, run.rounds() + 1)
+    return len(missed(run, site, after + 1)) < len(rounds)
+
+
 def wait_for_everybody(run: StackRun) -> None:
     """Wait for a round, of those that come now, in which all sites trained."""
     after = run.rounds() + 1
@@ -75,21 +85,22 @@ def test_one_hospital_is_cut_off_for_two_rounds_and_another_never_answers(
     offline = stack.exec("supernode-hungary", *HEALTH, check=False)
     stack.connect("supernode-hungary", "hungary")
     stack.unpause("site-long-beach")
-    after = run.rounds()
+    healed, after = time.monotonic(), run.rounds()
 
     cut, silent = missed(run, "Hungary", before), missed(run, "VA Long Beach", before)
     assert set(cut.values()) <= {"timeout", "error"}
     assert set(silent.values()) == {"timeout"}
-    for round in set(cut) & set(silent):
-        row = round_row(run, round)
+    for number in set(cut) & set(silent):
+        row = round_row(run, number)
         assert (row["replies"], row["retries"]) == (1, 0)
         assert row["seconds"] < PATIENCE + 5
     assert offline.returncode == 1
     assert offline.stdout == "alive, but offline: no connection to coordinator:8443\n"
+    run.wait_until(lambda: trained(run, "Hungary", after), RETURN, "a round with Hungary")
+    print(f"Hungary trained {time.monotonic() - healed:.1f} s after its network was back")
     wait_for_everybody(run)
     assert stack.restarts("supernode-hungary") == restarts
     assert stack.exec("supernode-hungary", *HEALTH).stdout == "connected to coordinator:8443\n"
-    assert max(missed(run, "Hungary", before)) <= after + 3
 
 
 def test_a_site_whose_disk_is_full_sends_nothing_and_comes_back_when_there_is_room(
