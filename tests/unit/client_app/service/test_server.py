@@ -363,7 +363,7 @@ def test_a_deadline_is_kept(tmp_path):
 
 
 CLIENT = """
-import sys
+import gc, sys
 from flwr.app import Context, Message, Metadata, RecordDict
 from client_app.app import app
 from fedapp.config import RunConfig
@@ -379,6 +379,7 @@ reply = content_to_reply(app(message, Context(1, 2, node, RecordDict(), {})).con
 assert reply.failure is None, reply.failure
 heavy = {"torch", "transformers", "peft", "datasets", "pandas", "client_app.data",
     "client_app.site", "client_app.hosting", "client_app.service.work"} & set(sys.modules)
+assert gc.get_freeze_count() > 10_000, "looks through its modules for garbage as it ends"
 sys.exit(f"loaded: {heavy}" if heavy else 0)
 """
 
