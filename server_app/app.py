@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import InMemoryGrid
 
 from fedapp.config import RunConfig
@@ -28,7 +29,9 @@ _DISK = {
 }
 
 
-_TOLD_TO_END = (KeyboardInterrupt, SystemExit)  # Ctrl-C; `flwr stop`, or the executor's SIGTERM
+# Ctrl-C; `flwr stop`, or the executor's SIGTERM; `flwr stop` again, when the SuperLink's answer to
+# a message tells of it before Flower's heartbeat does.
+_TOLD_TO_END = (KeyboardInterrupt, SystemExit, RunNotRunningException)
 
 
 @app.main()

@@ -134,4 +134,6 @@ def test_a_run_is_stopped_by_its_coordinator(stack: Stack, run: StackRun) -> Non
 
     assert run.result(120) == 1
     assert "finished:stopped" in run.output
-    stack.wait_until(lambda: folder.state() == "stopped", 30, "the run folder to tell it")
+    # Flower gives a process that is told to end 5 s; one that needs longer is found to be gone.
+    ended = ("stopped", "interrupted")
+    stack.wait_until(lambda: folder.state() in ended, 90, "the run folder to tell it")

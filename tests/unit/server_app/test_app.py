@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake_federation import FakeGrid
 from flwr.app import Context, RecordDict
+from flwr.supercore.run import RunNotRunningException
 
 from fedapp.config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
@@ -74,6 +75,7 @@ TOLD = "the run was told to end; resume it from its newest checkpoint"
         (ConfigError("x is wrong", site="A"), "failed", 2, "site A: x is wrong"),
         (KeyboardInterrupt(), "stopped", 130, TOLD),
         (SystemExit(0), "stopped", 130, TOLD),
+        (RunNotRunningException(), "stopped", 130, TOLD),
         (ValueError("odd"), "failed", 1, "ValueError: odd"),
         (
             OSError(28, "No space left on device", "/runs/a/adapter"),
