@@ -5,6 +5,7 @@ Usage:
     python -m benchmarks.byzantine run --data writer_digits.npz --hours 3
     python -m benchmarks.byzantine run --places texts --seeds 0 --attacks ipm --faulty 4 7
     python -m benchmarks.byzantine print
+    python -m benchmarks.byzantine page
 
 `PLACES`: ``writers``, digits by who wrote them, the writers dealt whole to eight sites, on a
 network of four convolutions, all of it trained (``--data``: an npz file as for
@@ -26,7 +27,8 @@ exchange (of the shared model where there is a coordinator; of the site's own wi
 ``local-only`` knows no attack and no other site, the oracle no faulty one: both run once a seed
 (and number of faulty sites). Order: the comparisons that tell most first, see `urgency`, of these
 seed by seed. Results: benchmarks/results/byzantine.json, an entry a run, written as runs end; a run
-that is there is not repeated, and any number of processes share the work.
+that is there is not repeated, and any number of processes share the work. `page` writes what they
+say as docs/byzantine.md, with its picture.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.byzantine_page import page
+from benchmarks.byzantine_picture import draw
 from benchmarks.byzantine_table import claims, collapses, rows, show, spreads
 from benchmarks.shared_work import work
 from benchmarks.sweep import Results, Runs
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from benchmarks.byzantine_run import Federation
 
 Settings = dict[str, Any]
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 SITES = 8
 FAULTY = (1, 4, 6, 7)
 
@@ -311,7 +316,9 @@ def main() -> None:
     """Run what is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = partial(parser.add_argument, nargs="+")
-    parser.add_argument("stage", nargs="?", default="print", choices=("plan", "run", "print"))
+    parser.add_argument(
+        "stage", nargs="?", default="print", choices=("plan", "run", "print", "page")
+    )
     add("--places", default=list(USUAL), choices=list(PLACES))
     add("--rules", default=list(RULES), choices=list(RULES))
     add("--attacks", default=list(ATTACKS), choices=list(ATTACKS))
@@ -326,6 +333,10 @@ def main() -> None:
     todo = cells(options.places, options.rules, options.attacks, options.seeds, options.faulty)
     if options.stage == "plan":
         print(plan(todo, RESULTS.load()))
+        return
+    if options.stage == "page":
+        (DOCS / "byzantine.md").write_text(page(RESULTS.load()), encoding="utf-8")
+        draw(RESULTS.load(), DOCS / "images" / "byzantine.svg")
         return
     if options.stage == "run":
         _run(todo, Runner(options.data), 3600 * options.hours, options.most)

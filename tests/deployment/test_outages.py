@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 PATIENCE = 30.0  # seconds for a round's replies
 # Seconds until a hospital trains again after its network is back: gRPC's pauses between tries to
 # connect, and Flower's. In rounds that is as many as the others' records are few.
-RETURN = 60.0
+RETURN = 120.0
 SETTINGS = {
     **LONG, "train.max-steps": 40,
     "federation.rounds": 90, "federation.round-timeout": PATIENCE, "federation.min-replies": 1,
