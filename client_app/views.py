@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client_app.batching import ordered_batches
@@ -27,6 +29,24 @@ if TYPE_CHECKING:
 
 Items = Sequence[Mapping[str, Any]]
 _NOTHING = View(np.zeros((0, 1)), np.zeros((0, 1)), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows that are looked at: positions of the last layer's inputs, batch by batch.
+
+    Attributes
+    ----------
+    shapes : list of tuple of int
+        Of the batches' inputs, without their features.
+    places : list of tuple of Tensor
+        Indices along these axes.
+    labels_n : ndarray of int64, shape (n,)
+    """
+
+    shapes: list[tuple[int, ...]]
+    places: list[tuple[Tensor, ...]]
+    labels_n: NDArray[np.int64]
 
 
 class Viewer:
@@ -65,19 +85,17 @@ class Viewer:
         self.items = [items[index] for index in chosen]
         self._rows_seed = derive_seed(seed, "rows")
         self._layer = self._task.last_layer(resident.model)
+        self._rows: _Rows | None = None
 
     def __call__(self, model: Adapter) -> View:
         """Load a model and look at it."""
-        features: list[Tensor] = []
-        labels: list[Tensor] = []
+        seen: list[Tensor] = []
         with self.evaluating(model):
             for batch in self.batches:
-                with _seen(self._layer) as seen:
+                with _inputs(self._layer) as inputs:
                     self._resident.task.output(self._resident.model, batch)
-                rows, right = self._counted(seen, batch)
-                features.append(rows)
-                labels.append(right)
-        return self._view(features, labels) if features else _NOTHING
+                seen.append(self._with_features_last(inputs))
+            return self._view(seen) if seen else _NOTHING
 
     def loss(self, model: Adapter) -> float:
         """Load a model and return its loss; NaN without records."""
@@ -111,32 +129,45 @@ class Viewer:
         device = self._resident.device
         return [{name: value.to(device) for name, value in batch.items()} for batch in batches]
 
-    def _counted(self, seen: list[Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the rows that count, (n, D), and their labels."""
-        if not seen:
+    def _with_features_last(self, inputs: list[Tensor]) -> Tensor:
+        """Return what went into the last layer, (records, ..., D)."""
+        if not inputs:
             raise ConfigError(
                 f"the last layer of this model is not used for model.task {self._config.model.task}"
             )
-        whole = torch.cat(seen)
-        if isinstance(self._layer, nn.Conv2d) or whole.ndim == 4:
-            whole = whole.movedim(1, -1)
-        valid, labels = self._task.counted(batch, tuple(whole.shape[:-1]))
-        return whole[valid.to(whole.device)].float(), labels
+        whole = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
+        return whole.movedim(1, -1) if _is_map(self._layer, whole) else whole
 
-    def _view(self, features: list[Tensor], labels: list[Tensor]) -> View:
-        rows_nd = torch.cat(features)
-        right_n = torch.cat(labels).cpu().numpy().astype(np.int64)
-        chosen = select_positions(
-            np.ones(len(rows_nd), bool), self._config.p2p.rows, self._rows_seed
-        )
-        rows_nd = rows_nd[torch.from_numpy(chosen).to(rows_nd.device)]
-        with torch.inference_mode(), full_precision():
+    def _view(self, seen: list[Tensor]) -> View:
+        shapes = [tuple(each.shape[:-1]) for each in seen]
+        if self._rows is None or self._rows.shapes != shapes:  # the same of every model, so once
+            self._rows = self._choose(shapes)
+        chosen = zip(seen, self._rows.places, strict=True)
+        rows_nd = torch.cat([each[place] for each, place in chosen]).float()
+        with full_precision():
             logits_nc = _outputs(self._layer, rows_nd)
-        return View(rows_nd.cpu().numpy(), logits_nc.float().cpu().numpy(), right_n[chosen])
+        return View(rows_nd.cpu().numpy(), logits_nc.float().cpu().numpy(), self._rows.labels_n)
+
+    def _choose(self, shapes: list[tuple[int, ...]]) -> _Rows:
+        """Choose among the positions that count, ``p2p.rows`` of all batches."""
+        counted = [
+            self._task.counted(batch, shape)
+            for batch, shape in zip(self.batches, shapes, strict=True)
+        ]
+        valid = np.concatenate([mask.cpu().numpy().ravel() for mask, _ in counted])
+        labels = np.concatenate([right.cpu().numpy() for _, right in counted]).astype(np.int64)
+        positions = select_positions(valid, self._config.p2p.rows, self._rows_seed)
+        starts = np.cumsum([0, *(math.prod(shape) for shape in shapes)])
+        places = []
+        for start, end, shape in zip(starts, starts[1:], shapes, strict=False):
+            here = positions[(positions >= start) & (positions < end)] - start
+            axes = np.unravel_index(here, shape)
+            places.append(tuple(torch.from_numpy(a).to(self._resident.device) for a in axes))
+        return _Rows(shapes, places, labels[np.searchsorted(np.flatnonzero(valid), positions)])
 
 
 @contextmanager
-def _seen(layer: nn.Module) -> Iterator[list[Tensor]]:
+def _inputs(layer: nn.Module) -> Iterator[list[Tensor]]:
     """Collect what goes into a layer; a task may run a batch in parts, in their order."""
     inputs: list[Tensor] = []
     handle = layer.register_forward_pre_hook(lambda module, given: inputs.append(given[0]))
@@ -151,3 +182,7 @@ def _outputs(layer: nn.Module, rows_nd: Tensor) -> Tensor:
     if weight is not None and weight.ndim == 4:  # a 1 x 1 convolution
         return layer(rows_nd[:, :, None, None])[:, :, 0, 0]  # type: ignore[no-any-return]
     return layer(rows_nd.to(weight.dtype) if weight is not None else rows_nd)  # type: ignore[no-any-return]
+
+
+def _is_map(layer: nn.Module, values: Tensor) -> bool:
+    return isinstance(layer, nn.Conv2d) or values.ndim == 4
