@@ -12,19 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from client_app.algorithms.compose import build_rule
 from client_app.local_round import train_round
 from client_app.state import Kept, SiteStates
 from client_app.training import Report
 from client_app.views import Viewer
 from fedapp.adapter import Adapter
-from fedapp.errors import MergeRefused, SiteStateError, TrainingError, UpdateRefused
+from fedapp.errors import SiteStateError, UpdateRefused
 from fedapp.exchange import Instruction, Metrics
 from fedapp.gossip.ledger import Heard, Ledger
 from fedapp.mailbox import Delivery, Letter, Mailbox
 from fedapp.peer_rules.base import Context, Mixed, Neighbour, PeerRule, Verdict
+from fedapp.peer_rules.unmixable import mix_usable
 from fedapp.peer_update import read_letter, terms_digest, write_letter
 from fedapp.policy import clip_updates
 from fedapp.registry import METHODS, load_half
@@ -141,6 +140,8 @@ def mix(at: PeerSite) -> Half:
     ------
     SiteStateError
         If the site has not trained in this round, or nothing was delivered.
+    TrainingError
+        If the outputs of the model that was trained are not finite.
     """
     instruction = at.instruction
     kept = at.states.load(instruction.round + 1)
@@ -152,16 +153,7 @@ def mix(at: PeerSite) -> Half:
         )
     own: Adapter = _of_method(kept)["trained"]
     neighbours, refused = _open(at, own, delivery)
-    started = time.perf_counter()
-    mixed = _mix(at, own, neighbours, delivery)
-    seconds = time.perf_counter() - started
-    try:
-        metrics = _evaluate(at, mixed.model)
-    except TrainingError:  # finite models can make one whose outputs are not
-        if mixed.model is own:
-            raise
-        mixed = _alone(own, neighbours)
-        metrics = _evaluate(at, own)
+    mixed, metrics, seconds = _mix(at, own, neighbours, delivery)
     _save(at, {"trained": own, "model": mixed.model, "metrics": _splits(metrics)})
     _record(at, delivery, mixed, refused)
     accepted = sum(verdict.accepted for verdict in mixed.verdicts)
@@ -200,23 +192,31 @@ def _open(
     return neighbours, refused
 
 
-def _mix(at: PeerSite, own: Adapter, neighbours: Sequence[Neighbour], delivery: Delivery) -> Mixed:
-    """Ask the method's rule; a mix that is not finite leaves the own model as it was."""
+def _mix(
+    at: PeerSite, own: Adapter, neighbours: Sequence[Neighbour], delivery: Delivery
+) -> tuple[Mixed, dict[str, Metrics], float]:
+    """Ask the method's rule; return also the mixed model's metrics, and the seconds without them.
+
+    A neighbour that would spoil the mix is refused, see `fedapp.peer_rules.unmixable`.
+    """
     instruction, config = at.instruction, at.instruction.config
     rule: PeerRule = load_half(METHODS[config.method].peer_rule)(config)
     viewer = Viewer(at.resident, at.validation, config, instruction.site)
     site, round = instruction.site, instruction.round
     context = Context(config, site, round, viewer, viewer.loss, delivery.degrees)
-    try:
-        return rule.mix(own, neighbours, context)
-    except (MergeRefused, np.linalg.LinAlgError):
-        return _alone(own, neighbours)
+    evaluating = 0.0
 
+    def judge(model: Adapter) -> dict[str, Metrics]:
+        nonlocal evaluating
+        began = time.perf_counter()
+        try:
+            return _evaluate(at, model)
+        finally:
+            evaluating += time.perf_counter() - began
 
-def _alone(own: Adapter, neighbours: Sequence[Neighbour]) -> Mixed:
-    """Return the own model, and that nobody could be mixed with it."""
-    verdicts = (Verdict(one.name, False, refused_by=("mix",)) for one in neighbours)
-    return Mixed(own, 1.0, tuple(verdicts))
+    started = time.perf_counter()
+    mixed, metrics = mix_usable(rule, own, neighbours, context, judge)
+    return mixed, metrics, time.perf_counter() - started - evaluating
 
 
 def _evaluate(at: PeerSite, model: Adapter) -> dict[str, Metrics]:

@@ -27,7 +27,8 @@ MIN_ROWS = 3
 def softmax(logits_nc: Matrix) -> Double:
     """Return the probabilities of every row, in fp64."""
     logits = np.asarray(logits_nc, dtype=np.float64)
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # what is infinite becomes NaN, which no gate passes
+        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 
