@@ -83,7 +83,7 @@ class Verdict:
     refused_by : tuple of str
         What refused it, in one word each, such as the gates' names; empty if it was accepted.
     scores : mapping of str to float or None
-        By name; ``agreement`` is what the report's heat map shows.
+        By name; what the report's heat map shows of them: `fedapp.report.deciding`.
     """
 
     peer: str

@@ -35,15 +35,15 @@ class Lightyear:
         if not neighbours:
             return Mixed(own, 1.0, ())
         settings = self._settings
-        thresholds = gates(settings, own)
+        limits = gates(settings, own)
         view = context.view(own)
         yardstick = Yardstick(view, settings.agreement)
         null = None
-        if thresholds.calibrate:
+        if limits.calibrate:
             seed = derive_seed(context.config.seed, "nulls", context.site, context.round)
             null = yardstick.null_level(map(context.view, useless(own, settings.nulls, seed)))
         decisions = [
-            decide(one.name, self._scores(own, view, yardstick, null, one, context), thresholds)
+            decide(one.name, self._scores(own, view, yardstick, null, one, context), limits)
             for one in neighbours
         ]
         step = step_size(context.round - 1, settings.gamma, settings.floor)
@@ -87,14 +87,28 @@ class Lightyear:
 
 
 def gates(settings: LightyearSection, own: Adapter) -> Gates:
-    """Return the thresholds that the settings mean for what is trained.
+    """Return the thresholds that the settings mean for what is trained, see `thresholds`."""
+    whole = not own.pairs
+    return thresholds(settings, whole=whole, with_head=bool(own.pairs and own.tensors))
+
+
+def thresholds(settings: LightyearSection, *, whole: bool, with_head: bool) -> Gates:
+    """Return the thresholds that the settings mean.
 
     Of a LoRA model the frozen base decides the features: flipped and random adapters agree with
     the own one as honest ones do, and honest ones predict unlike things while they learn
     (`docs/agreement.md`). So by themselves kernel and predictions decide only over models that
     are trained whole, and the head's distance over the others; predictions where there is none.
+
+    Parameters
+    ----------
+    settings : LightyearSection
+        As `LightyearSection.effective` gives them.
+    whole : bool
+        Whether all parameters are trained.
+    with_head : bool
+        Whether something is trained whole beside LoRA pairs.
     """
-    whole, with_head = not own.pairs, bool(own.pairs and own.tensors)
     kind = settings.kernel_gate
     if kind == "auto":
         kind = "calibrated" if whole else "off"

@@ -10,13 +10,16 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from fedapp.report.markup import Html
+from fedapp.report.markup import Html, element, join
 from fedapp.report.svg import ROLES, STYLE, new_figure, to_svg
 
 Cells = Mapping[str, Mapping[int, float | None]]
 """Row -> round -> value in [0, 1]; None: there is something, but no number."""
+Told = Mapping[str, Mapping[int, tuple[str, str | None]]]
+"""Row -> round -> what its cell says when it is pointed at, and the id that it leads to."""
 
 WIDTH, ROW, BELOW, ABOVE = 340.0, 22.0, 40.0, 6.0
+LEFT, ACROSS = 0.31, 0.67  # of the width
 LEVELS = 12  # shades; one path each, so that thousands of cells stay small
 FAINTEST = 0.1  # opacity of a value of 0
 _LONGEST_LABEL = 16
@@ -30,6 +33,7 @@ def heat_map(
     *,
     key: str,
     title: str,
+    told: Told | None = None,
 ) -> Html:
     """Draw one row for every name in ``cells``, the first on top.
 
@@ -41,11 +45,13 @@ def heat_map(
         Crossed out, with or without a value.
     rounds : (int, int)
         First and last round of the horizontal axis.
+    told : mapping of str to mapping of int to (str, str or None), optional
+        Texts and targets of cells, drawn or not.
     """
     height = BELOW + ABOVE + ROW * len(cells)
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         figure = new_figure(WIDTH, height)
-        axes = figure.add_axes((0.31, BELOW / height, 0.67, ROW * len(cells) / height))
+        axes = figure.add_axes((LEFT, BELOW / height, ACROSS, ROW * len(cells) / height))
         _frame(axes, list(cells), *rounds)
         for level in range(LEVELS):
             places = _places(cells, level)
@@ -57,7 +63,29 @@ def heat_map(
             x, y = zip(*crosses, strict=True)
             (line,) = axes.plot(x, y, "x", color=ROLES["bad"], markersize=7, zorder=3)
             line.set(markeredgewidth=1.8, clip_on=False)
-        return to_svg(figure, key, title, _spoken(cells, refused))
+        svg = to_svg(figure, key, title, _spoken(cells, refused))
+    return Html(svg.replace("</svg>", f"{_overlay(list(cells), rounds, told or {})}</svg>"))
+
+
+def _overlay(rows: list[str], rounds: tuple[int, int], told: Told) -> Html:
+    """Return an unseen square over every cell that has something to say, in units of cells.
+
+    A link is not reached by the tab key: there are too many, and the table has the same rows.
+    """
+    first, last = rounds
+    squares = []
+    for y, row in enumerate(rows):
+        for round_, (text, target) in sorted(told.get(row, {}).items()):
+            square = element("path", element("title", text), d=f"M{round_ - first} {y}h1v1h-1z")
+            link = {"href": f"#{target}", "tabindex": -1} if target else {}
+            squares.append(element("a", square, **link) if target else square)
+    if not squares:
+        return Html("")
+    scale = f"scale({ACROSS * WIDTH / (last - first + 1):.6g} {ROW:g})"
+    transform = f"translate({LEFT * WIDTH:g} {ABOVE:g}) {scale}"
+    return element(
+        "g", join(*squares), class_="cells", transform=transform, fill="none", pointer_events="all"
+    )
 
 
 def shade(value: float) -> int:

@@ -44,7 +44,7 @@ def render(run: RunData) -> str:
         learning_section(run),
         diagnostics_section(run),
         honest_section(run),
-        agreement_section(run.ledgers),
+        agreement_section(run.ledgers, run.settings),
         offsets_section(run),
         cost_section(run),
         _numbers(run),

@@ -23,6 +23,24 @@ def refused_tables(ledgers: Ledgers) -> Html:
     return join(_by_gate(ledgers), _rows(ledgers))
 
 
+def anchors(ledgers: Ledgers) -> dict[tuple[str, int, str], str]:
+    """Return the ids of the rows that are shown, by node, round and peer."""
+    shown = _newest(ledgers)[:MOST_ROWS]
+    return {
+        (node, round_, heard.origin): f"row-{number}"
+        for number, (round_, node, heard) in enumerate(shown)
+    }
+
+
+def row_text(node: str, round_: int, heard: Heard) -> str:
+    """Return a row of a ledger in words, as a cell's tooltip says it."""
+    scores = "".join(f", {score} {decimal(value)}" for score, value in sorted(heard.scores.items()))
+    return (
+        f"{node}, round {round_}: {heard.origin} {_decision(heard)}, weight "
+        f"{decimal(heard.weight)}{scores}, update {_digest(heard) or 'unknown'}"
+    )
+
+
 def refusers(reason: str) -> tuple[str, ...]:
     """Return the gates that a ledger's reason names; another reason is one word, or `OTHER`.
 
@@ -71,19 +89,21 @@ def _by_gate(ledgers: Ledgers) -> Html:
 
 
 def _rows(ledgers: Ledgers) -> Html:
-    found = [
-        (entry.round, node, heard)
-        for node, entries in ledgers.items()
-        for entry in entries
-        for heard in entry.heard
-    ]
-    found.sort(key=lambda row: (-row[0], row[1], row[2].origin))
+    found, ids = _newest(ledgers), anchors(ledgers)
     scores = sorted({score for _, _, heard in found for score in heard.scores})
     titles = ("Hospital", "Round", "Peer", *map(str.capitalize, scores), "Weight", "Decision")
     head = _head((*titles, "Update"))
-    body = [_row(round_, node, heard, scores) for round_, node, heard in found[:MOST_ROWS]]
+    body = [
+        _row(round_, node, heard, scores, ids[node, round_, heard.origin])
+        for round_, node, heard in found[:MOST_ROWS]
+    ]
     left = len(found) - len(body)
-    more = f" The newest {MOST_ROWS} are shown; {left} more are in the ledgers." if left else ""
+    more = (
+        f" The newest {MOST_ROWS} are shown; {left} more are in the ledgers, and each cell above "
+        "says its own when pointed at."
+        if left
+        else ""
+    )
     caption = f"What the ledgers say, the newest rounds first.{more}"
     table = element(
         "table", element("caption", caption), element("thead", head), element("tbody", *body)
@@ -92,7 +112,18 @@ def _rows(ledgers: Ledgers) -> Html:
     return element("details", summary, element("div", scroll("Rows of the ledgers", table)))
 
 
-def _row(round_: int, node: str, heard: Heard, scores: Sequence[str]) -> Html:
+def _newest(ledgers: Ledgers) -> list[tuple[int, str, Heard]]:
+    """Return all rows, the newest rounds first."""
+    found = [
+        (entry.round, node, heard)
+        for node, entries in ledgers.items()
+        for entry in entries
+        for heard in entry.heard
+    ]
+    return sorted(found, key=lambda row: (-row[0], row[1], row[2].origin))
+
+
+def _row(round_: int, node: str, heard: Heard, scores: Sequence[str], key: str) -> Html:
     return element(
         "tr",
         element("th", name(node), scope="row", class_="key"),
@@ -100,9 +131,18 @@ def _row(round_: int, node: str, heard: Heard, scores: Sequence[str]) -> Html:
         element("td", name(heard.origin)),
         *(element("td", decimal(heard.scores.get(score))) for score in scores),
         element("td", decimal(heard.weight)),
-        element("td", "accepted" if heard.accepted else f"refused: {heard.reason}"),
-        element("td", (heard.digest or "")[:12]),
+        element("td", _decision(heard)),
+        element("td", _digest(heard)),
+        id=key,
     )
+
+
+def _decision(heard: Heard) -> str:
+    return "accepted" if heard.accepted else f"refused: {heard.reason}"
+
+
+def _digest(heard: Heard) -> str:
+    return (heard.digest or "")[:12]
 
 
 def _head(titles: Iterable[str]) -> Html:

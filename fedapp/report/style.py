@@ -51,6 +51,8 @@ figure.card figcaption{margin-bottom:6px}
 .plot{display:block;width:100%;height:auto;overflow:visible}
 .plot text{font-family:inherit;font-variant-numeric:tabular-nums}
 .plot *{stroke-linejoin:round}
+.cells path:hover{fill:var(--ink);fill-opacity:.15}
+tr:target>*{background:var(--mark);color:var(--mark-ink)}
 .legend{display:flex;flex-wrap:wrap;gap:3px 16px;margin:6px 0 4px;padding:0;list-style:none;
 font-size:.85rem;color:var(--muted)}
 .legend li{display:flex;align-items:center;gap:7px}

@@ -42,7 +42,8 @@ def test_a_simulation_gives_the_same_bits_in_whichever_process_a_site_works(desk
         site: [1, 2] for site in there["sites"]
     }
     page = folder.report_file.read_text(encoding="utf-8")
-    assert len(re.findall(r"Agreement of .*? with its peers over rounds", page)) >= 4
+    assert len(re.findall(r"How the gates of .*? judged its peers over rounds", page)) >= 4
+    assert "distance of the heads at most 1.1; distance at most 3" in page
     assert "Who was refused by what" in page
     assert not (folder.path / "post").exists()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from run_folders import HOSPITALS, write_run
 
+from fedapp.gossip.ledger import Heard, Ledger
 from fedapp.report import write_report
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -174,3 +175,26 @@ def test_unfinished_run_opens_too(browser: Any, tmp_path: Path) -> None:
     show(browser, page, width=390)
     assert browser.get_log("browser") == []
     assert "has not finished" in browser.find_element("css selector", "[role=status]").text
+
+
+def test_a_cell_of_a_heat_map_leads_to_its_row(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "cells", settings={"method": "lightyear"})
+    ledger = Ledger(run / "ledger" / "Bern.jsonl", "run", "Bern")
+    for round_ in (1, 2, 3):
+        scores = {"head": 0.4 * round_, "distance": 0.5}
+        peers = [Heard(origin=peer, accepted=True, scores=scores) for peer in ("Graz", "Ulm")]
+        ledger.record(round_, peers, time=1.0)
+    ledger.close()
+    page = write_report(run)
+    browser.get(page.resolve().as_uri())
+
+    cell = browser.find_elements("css selector", ".cells a")[4]  # Ulm, round 2
+    said = browser.execute_script("return arguments[0].querySelector('title').textContent", cell)
+    target = browser.find_element("css selector", cell.get_dom_attribute("href"))
+    assert not target.is_displayed(), "the table is folded at first"
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", cell)
+    webdriver.ActionChains(browser).move_to_element(cell).click().perform()
+
+    assert said.startswith("Bern, round 2: Ulm accepted, weight 0.00, distance 0.50, head 0.80")
+    assert target.is_displayed()
+    assert target.text.split()[:3] == ["Bern", "2", "Ulm"]
