@@ -146,7 +146,12 @@ class Viewer:
         rows_nd = torch.cat([each[place] for each, place in chosen]).float()
         with full_precision():
             logits_nc = _outputs(self._layer, rows_nd)
-        return View(rows_nd.cpu().numpy(), logits_nc.float().cpu().numpy(), self._rows.labels_n)
+        return View(
+            rows_nd.cpu().numpy(),
+            logits_nc.float().cpu().numpy(),
+            self._rows.labels_n,
+            has_bias=getattr(self._layer, "bias", None) is not None,
+        )
 
     def _choose(self, shapes: list[tuple[int, ...]]) -> _Rows:
         """Choose among the positions that count, ``p2p.rows`` of all batches."""

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from fedapp.errors import ConfigError
-from fedapp.ntk import LARGEST_FULL_KERNEL, KernelKind, alignment, kernel
+from fedapp.ntk import LARGEST_FULL_KERNEL, Kernel, KernelKind, alignment, kernel
 from fedapp.outputs import MIN_ROWS, Profile, probabilities, profile, profile_agreement
 from fedapp.peer_rules.base import View
 
@@ -55,8 +55,12 @@ def _by_kernel(own: View, agreement: Agreement) -> Callable[[View], float]:
             f"{LARGEST_FULL_KERNEL}, got {size}; lower p2p.records or p2p.rows, or choose "
             "softmax-trace"
         )
-    mine = kernel(own.features_nd, own.logits_nc, kind=kind)
-    return lambda view: alignment(mine, kernel(view.features_nd, view.logits_nc, kind=kind))
+
+    def of(view: View) -> Kernel:
+        return kernel(view.features_nd, view.logits_nc, kind=kind, bias=view.has_bias)
+
+    mine = of(own)
+    return lambda view: alignment(mine, of(view))
 
 
 def _by_profile(own: View) -> Callable[[View], float]:

@@ -28,11 +28,14 @@ class View:
     logits_nc : ndarray, shape (n, C)
         What comes out.
     labels_n : ndarray of int, shape (n,)
+    has_bias : bool
+        Whether the last layer has a bias.
     """
 
     features_nd: Matrix
     logits_nc: Matrix
     labels_n: NDArray[np.int64]
+    has_bias: bool = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,6 +54,7 @@ def test_features_are_what_makes_the_logits_of_every_record(tmp_path: Path, fami
     weight_cd = layer.weight.detach().numpy()
     bias = 0 if layer.bias is None else layer.bias.detach().numpy()
     np.testing.assert_allclose(view.features_nd @ weight_cd.T + bias, view.logits_nc, atol=1e-5)
+    assert view.has_bias == (family not in ("gpt2", "llama")), "decoders score without a bias"
     assert view.labels_n.tolist() == [0] * len(items)
 
 
@@ -110,6 +111,7 @@ def test_of_an_image_the_rows_are_labels_or_pixels(task: str) -> None:
     weight_cd = layer.weight.detach().numpy().reshape(logits.shape[1], -1)
     found_nc = view.features_nd @ weight_cd.T + layer.bias.detach().numpy()
     np.testing.assert_allclose(found_nc, view.logits_nc, atol=1e-4)
+    assert view.has_bias
 
 
 TEXTS = [
@@ -139,6 +141,7 @@ def test_of_a_language_model_the_rows_are_the_places_of_response_tokens() -> Non
         labels += ids[-item["terms"] :].tolist()
     in_order(view, torch.cat(rows))
     assert sorted(view.labels_n.tolist()) == sorted(labels)
+    assert not view.has_bias, "an output layer has none"
     fewer, _ = view_of(resident, config, items, **{"p2p.rows": 4})
     assert fewer.features_nd.shape == (4, view.features_nd.shape[1])
 
