@@ -20,11 +20,11 @@ from fedapp.config import RunConfig
 from fedapp.config_peer import read_settings
 from fedapp.errors import FedappError, GossipError, PolicyRefused
 from fedapp.exchange import Action, Instruction, Reply
+from fedapp.exported import save_exported
 from fedapp.gossip.node import GossipNode
 from fedapp.gossip.post import deliver
 from fedapp.gossip.start import Start
 from fedapp.mailbox import Mailbox
-from fedapp.peft_format import save_peft
 from fedapp.results import RunFolder, versions
 from fedapp.run_lock import RunLock
 from fedapp.site_rows import join_halves, site_rows
@@ -136,7 +136,8 @@ class Trainer:
             await self._round(node, round, initial)
             done = round
         peft_config = described.description["peft_config"]
-        save_peft(self._model(initial), self.folder.adapter, peft_config, self._card())
+        model, card = self._model(initial), self._card()
+        save_exported(self.config, model, self.folder.adapter, peft_config, card)
         self.folder.write_status("completed")
         await self._linger(node, rounds)
 

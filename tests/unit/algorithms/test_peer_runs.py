@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import secrets
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from peer_drivers import check_same, ledgers, models, run_autonomous, start_of
+from pictures import LABELS, save_pictures
 
 from benchmarks.local_grid import LocalGrid
-from client_app.peer_process import Trainer, load_trainer
+from client_app.peer_process import load_trainer
 from client_app.site import LocalSite
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, MissingReplies
 from fedapp.exchange import Action, Failure, Instruction, Reply
-from fedapp.gossip.ledger import LedgerEntry
-from fedapp.gossip.local import LocalNodes
-from fedapp.gossip.start import Start
 from fedapp.peft_format import load_peft
-from fedapp.report.ledgers import read_ledgers
 from fedapp.results import RunFolder
+from fedapp.whole_format import load_whole
 from server_app import app, peer_round, rounds
 
 QUICK: dict[str, Any] = {
@@ -95,28 +90,6 @@ def run(config: RunConfig, folder: RunFolder | None = None) -> RunFolder:
     folder = folder or RunFolder.create(config)
     app.run(LocalGrid(), config, folder, 1)
     return folder
-
-
-def models(folder: Path) -> dict[str, bytes]:
-    """The sites' newest models, bit for bit, by the name of their folders."""
-    found = {}
-    for site in sorted(folder.iterdir()):
-        (of_run,) = site.iterdir()
-        newest = max(of_run.glob("round-*.safetensors"))
-        found[site.name] = _numbers(newest)
-    return found
-
-
-def _numbers(path: Path) -> bytes:
-    data = path.read_bytes()
-    return data[8 + int.from_bytes(data[:8], "little") :]  # without the header, which names the run
-
-
-def ledgers(folder: RunFolder) -> dict[str, list[LedgerEntry]]:
-    notes: list[str] = []
-    found = read_ledgers(folder.ledger, notes)
-    assert notes == []
-    return found
 
 
 def test_sites_mix_with_those_they_believe_and_the_coordinator_sees_no_model(
@@ -320,62 +293,45 @@ def test_between_hospitals_the_coordinator_refuses(settings: Settings) -> None:
 def test_both_drivers_give_the_same_models(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one_at_a_time, work = threading.Lock(), Trainer._do  # they share this process's base model
+    run_autonomous(tmp_path, settings_in(tmp_path, "alone"), SITES, monkeypatch)
 
-    def do(self: Trainer, instruction: Instruction) -> Reply:
-        with one_at_a_time:
-            return work(self, instruction)
+    check_same(whole.folder, tmp_path, SITES)
+    exported = load_peft(RunFolder(tmp_path / "Hungary" / "run").adapter)
+    assert exported.is_finite()
 
-    monkeypatch.setattr(Trainer, "_do", do)
-    coordinated, config = whole.folder, settings_in(tmp_path, "alone")
-    (tmp_path / "settings.toml").write_text(
-        "\n".join(f'"{key}" = {json.dumps(value)}' for key, value in config.to_flat().items())
+
+def test_both_drivers_give_the_same_models_of_which_all_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corners = ["east", "north", "south"]
+    data = save_pictures(tmp_path / "pictures.npz", corners)
+    images = {
+        "model.task": "image-classification", "model.source": "embedded:tiny-cnn",
+        "model.trainable": "all", "data.source": str(data), "data.partition": "natural",
+        "data.labels": ",".join(LABELS),
+        "train.batch-size": 8, "federation.rounds": 2,
+    }  # fmt: skip
+    config = RunConfig.from_flat(
+        {**QUICK, **images, "output-dir": str(tmp_path), "name": "coordinated"}
     )
+    coordinated = run(config)
 
-    asyncio.run(autonomous(tmp_path))
+    run_autonomous(tmp_path, config, corners, monkeypatch)
 
-    for name in SITES:
-        alone = RunFolder(tmp_path / name / "run")
-        assert alone.read_status()["state"] == "completed"
-        theirs = models(tmp_path / name / "sites")
-        assert theirs.items() <= models(coordinated.sites).items()
-        losses = [r["loss"] for r in coordinated.read_metrics() if r["site"] == name]
-        assert [r["loss"] for r in alone.read_metrics()] == losses
-        mine, whole = ledgers(alone)[name], ledgers(coordinated)[name]
-        for one, other in zip(mine, whole, strict=True):
-            assert one.model_dump(include={"heard", "own_weight", "missing", "own_digest"}) == (
-                other.model_dump(include={"heard", "own_weight", "missing", "own_digest"})
-            )
-        exported = load_peft(alone.adapter)
-        assert np.isfinite(exported.size)
+    check_same(coordinated, tmp_path, corners)
+    entries = [entry for of_node in ledgers(coordinated).values() for entry in of_node]
+    assert all(one.scores["calibrated"] is not None for e in entries for one in e.heard)
+    assert any(one.accepted for entry in entries for one in entry.heard)
+    exported = load_whole(RunFolder(tmp_path / "east" / "run").adapter)
+    (kept,) = models(tmp_path / "east" / "sites").values()
+    assert all(tensor.tobytes() in kept for tensor in exported.tensors.values())
 
 
 def test_a_peer_refuses_a_method_that_needs_a_coordinator(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text('method = "fedavg"\n')
-    start = _start("Cleveland", "0" * 32, tmp_path)
+    start = start_of("Cleveland", "0" * 32, tmp_path, SITES)
     with (
         pytest.raises(ConfigError, match=r"method fedavg needs a coordinator; choose one of .*lig"),
         load_trainer(start, tmp_path / "settings.toml", print),
     ):
         pass
-
-
-async def autonomous(root: Path) -> None:
-    """Run every site's rounds by its own clock, in one process; nobody calls them."""
-    async with LocalNodes(SITES, root / "stores", run=secrets.token_hex(16)) as nodes:
-        await asyncio.gather(*(_peer(nodes, name, root) for name in SITES))
-
-
-def _start(name: str, run: str, root: Path) -> Start:
-    return Start(
-        name=name, run=run, certificate="", key="", authority="", store="", listen="", announce="",
-        listeners=(), status_interval=1.0, members=(), neighbours=(), origins=(), gossip={},
-        settings_file=str(root / "settings.toml"), state=str(root / name),
-        degrees=dict.fromkeys(SITES, 3),
-    )  # fmt: skip
-
-
-async def _peer(nodes: LocalNodes, name: str, root: Path) -> None:
-    start = _start(name, nodes.run, root)
-    with load_trainer(start, root / "settings.toml", lambda line: None) as trainer:
-        await trainer.run(nodes[name])
