@@ -258,9 +258,9 @@ def test_whoever_refuses_everybody_trains_as_if_alone(settings: Settings) -> Non
         "lightyear__distance": 1e-9,
     }
     folder = run(settings("refusing", federation__rounds=2, **alone))
-    unheard = run(settings("unheard", federation__rounds=2, lightyear__prediction=1.0, **alone))
+    by_itself = run(settings("alone", federation__rounds=2, method="alone"))
 
-    assert models(folder.sites) == models(unheard.sites)
+    assert models(folder.sites) == models(by_itself.sites)
     for entries in ledgers(folder).values():
         assert all(entry.own_weight == 1 for entry in entries)
         assert all("distance" in h.reason for entry in entries for h in entry.heard)

@@ -205,14 +205,6 @@ def test_without_neighbours_nothing_is_looked_at() -> None:
     assert (mixed.model, mixed.own_weight, mixed.verdicts) == (own, 1.0, ())
 
 
-def test_whoever_refuses_all_for_ten_rounds_has_its_own_model() -> None:
-    own = model(1, 2)
-    for round in range(1, 11):
-        mixed = run(own, [model(-1, 90), model(70, 0)], round=round)
-        assert mixed.model is own
-        assert not any(verdict.accepted for verdict in mixed.verdicts)
-
-
 def test_the_papers_preset_is_the_literal_method() -> None:
     paper = RunConfig.from_flat({"method": "lightyear", "lightyear.preset": "paper"})
     settings = paper.lightyear.effective()
