@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import field_validator
+from pydantic_core import PydanticCustomError
+
 from fedapp.config_section import Section, setting
 from fedapp.errors import ConfigError
 
@@ -70,6 +73,26 @@ class LightyearSection(Section):
         "products",
         "what is averaged of a LoRA pair: B A, cut to the rank, or A and B by themselves",
     )
+
+    @field_validator("prediction")
+    @classmethod
+    def _prediction(cls, value: float) -> float:
+        """Refuse what lies between "by what is trained" and "no gate"."""
+        if -2 < value < -1:
+            raise PydanticCustomError(
+                "prediction", "expected -2 (by what is trained), -1 (no gate), or more up to 1"
+            )
+        return value
+
+    @field_validator("distance", "head_distance")
+    @classmethod
+    def _distance(cls, value: float) -> float:
+        """Refuse what lies between "by what is trained" and "no gate"."""
+        if -1 < value < 0:
+            raise PydanticCustomError(
+                "distance", "expected -1 (by what is trained), 0 (no gate), or more"
+            )
+        return value
 
     def effective(self) -> LightyearSection:
         """Return what counts: these settings, or the paper's.

@@ -371,6 +371,9 @@ def agreeing(flat: dict[str, Any]) -> dict[str, Any]:
         flat |= {"federation.algorithm": "fedavg", "federation.interference": False}
         flat["federation.interference-each"] = False
         flat |= {"federation.gsnr": 0, "lightyear.preset": "default"}
+    for key, whole in (("prediction", -1), ("distance", 0), ("head-distance", 0)):
+        if flat[f"lightyear.{key}"] < whole:  # between that and what stands for the default
+            flat[f"lightyear.{key}"] = whole - 1.0
     if set(flat["faults.sites"].split(",")) & set(flat["federation.held-out"].split(",")):
         flat["faults.sites"] = ""
     if flat["train.optimizer"] != "sgd" or flat["method"] == "pflalign":
@@ -413,7 +416,7 @@ def another(setting: Setting) -> Any:
         return next((o for o in options(setting) if o != setting.value), "x")
     if isinstance(setting.value, int):
         return setting.value + 1
-    return setting.value / 2 if setting.value else 0.25
+    return setting.value / 2 if setting.value > 0 else 0.25
 
 
 @pytest.mark.parametrize("key", [k for k in ALL if k != "model.task"])  # of which there is one

@@ -231,6 +231,26 @@ def test_settings_that_mean_nothing_are_refused(flat: dict[str, Any], words: str
         RunConfig.from_flat({"method": "lightyear", **flat})
 
 
+@pytest.mark.parametrize(
+    ("key", "refused", "taken", "words"),
+    [
+        ("prediction", (-1.999, -1.5, -1.0001), (-2, -1, -0.5, 0, 1), r"-1 \(no gate\), or more"),
+        ("distance", (-0.999, -0.5, -1e-9), (-1, 0, 1e-9, 3), r"0 \(no gate\), or more"),
+        ("head-distance", (-0.999, -0.5, -1e-9), (-1, 0, 1e-9, 3), r"0 \(no gate\), or more"),
+    ],
+)
+def test_what_lies_between_a_default_and_no_gate_is_refused_by_name(
+    key: str, refused: tuple[float, ...], taken: tuple[float, ...], words: str
+) -> None:
+    for value in refused:
+        with pytest.raises(
+            ConfigError, match=rf"setting 'lightyear\.{key}': expected -\d \(.*{words}"
+        ):
+            RunConfig.from_flat({f"lightyear.{key}": value})
+    for value in taken:
+        RunConfig.from_flat({f"lightyear.{key}": value})
+
+
 def _lora(head: tuple[float, ...] = (), seed: int = 3) -> Adapter:
     rng = np.random.default_rng(seed)
     b_mr, a_rn = rng.standard_normal((5, 2)), rng.standard_normal((2, 4))
