@@ -12,6 +12,7 @@ from client_app import peer_round
 from client_app.activations import Sample, Watch
 from client_app.algorithms.compose import build_rule
 from client_app.bases import activation_seed, decomposing, site_bases
+from client_app.comparable import check_comparable
 from client_app.data import SiteData
 from client_app.description import describe
 from client_app.evaluation import evaluate
@@ -116,6 +117,9 @@ class LocalSite:
         return replace(reply, numbers={**reply.numbers, "seconds": seconds})
 
     def _describe(self, work: _Work) -> Reply:
+        check_comparable(
+            work.resident, lambda: self._items(work, "validation"), work.config, self.data.site
+        )
         items = self._items(work, "train")
         cut = sum(item["cut"] for item in items)
         unused = len(self.data.splits["train"]) - len(items)

@@ -47,14 +47,26 @@ class Yardstick:
         return float(np.mean([self._score(view) for view in nulls]))
 
 
-def _by_kernel(own: View, agreement: Agreement) -> Callable[[View], float]:
-    kind, size = _KINDS[agreement], own.logits_nc.size
-    if kind == "softmax_full" and size > LARGEST_FULL_KERNEL:
+def check_size(view: View, agreement: Agreement) -> None:
+    """Refuse a kernel that would need too much memory for the rows and outputs of a view.
+
+    Raises
+    ------
+    ConfigError
+    """
+    rows, outputs = view.logits_nc.shape
+    size = rows * max(outputs, 2)  # one output is the logit of a sigmoid
+    if agreement == "softmax-full" and size > LARGEST_FULL_KERNEL:
         raise ConfigError(
             f"lightyear.agreement softmax-full needs rows x outputs of at most "
             f"{LARGEST_FULL_KERNEL}, got {size}; lower p2p.records or p2p.rows, or choose "
             "softmax-trace"
         )
+
+
+def _by_kernel(own: View, agreement: Agreement) -> Callable[[View], float]:
+    check_size(own, agreement)
+    kind = _KINDS[agreement]
 
     def of(view: View) -> Kernel:
         return kernel(view.features_nd, view.logits_nc, kind=kind, bias=view.has_bias)

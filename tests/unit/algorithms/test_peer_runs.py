@@ -17,7 +17,7 @@ from benchmarks.local_grid import LocalGrid
 from client_app.peer_process import load_trainer
 from client_app.site import LocalSite
 from fedapp.config import RunConfig
-from fedapp.errors import ConfigError, MissingReplies
+from fedapp.errors import ConfigError, FedappError, MissingReplies
 from fedapp.exchange import Action, Failure, Instruction, Reply
 from fedapp.peft_format import load_peft
 from fedapp.results import RunFolder
@@ -277,6 +277,29 @@ def test_few_records_one_class_and_a_ring(settings: Settings) -> None:
         assert len(entry.heard) == 2
         assert {h.scores["agreement"] for h in entry.heard} == {0.0}
         assert all("kernel" in h.reason for h in entry.heard)
+
+
+def test_what_cannot_be_compared_is_refused_before_anybody_trains(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Action] = []
+    execute = LocalSite.execute
+
+    def watched(self: LocalSite, instruction: Instruction) -> Reply:
+        asked.append(instruction.action)
+        return execute(self, instruction)
+
+    monkeypatch.setattr(LocalSite, "execute", watched)
+    monkeypatch.setattr("fedapp.peer_rules.agreement.LARGEST_FULL_KERNEL", 5)
+    config = settings("large", lightyear__agreement="softmax-full")
+    words = r"at most 5, got \d+; lower p2p\.records or p2p\.rows"
+
+    with pytest.raises(ConfigError, match=words):
+        run(config)
+    with pytest.raises(FedappError, match=words):
+        run_autonomous(tmp_path, config, SITES, monkeypatch)
+
+    assert set(asked) == {Action.DESCRIBE}
 
 
 def test_between_hospitals_the_coordinator_refuses(settings: Settings) -> None:

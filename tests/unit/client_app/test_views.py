@@ -14,13 +14,17 @@ from choice_models import QUESTIONS
 from pictures import NETS, TASKS, records
 from tiny_residents import items_of, tiny_resident
 
+from client_app.data import SiteData
 from client_app.evaluation import evaluate
 from client_app.models import load_resident
+from client_app.site import LocalSite
 from client_app.tasks.classification_scores import ClassificationScores
 from client_app.views import Viewer
 from fedapp.attacks import random_weights
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.exchange import Action, Instruction, Reply
+from fedapp.ntk import LARGEST_FULL_KERNEL
 from fedapp.peer_rules.base import View
 
 
@@ -179,6 +183,25 @@ def test_of_multiple_choice_the_rows_are_pairs_or_tokens_of_choices(source: str)
             units = torch.tensor(item["units"])
             total += float((row[0] * units).sum())
     assert logs[np.arange(tokens), view.labels_n].sum() == pytest.approx(total, rel=1e-3)
+
+
+def test_a_kernel_too_large_is_refused_when_the_site_describes_itself() -> None:
+    splits = {"train": TEXTS * 2, "validation": TEXTS, "test": TEXTS}
+    site = LocalSite(SiteData("Bern", [], splits, task="causal-lm"))
+
+    def described(**flat: Any) -> Reply:
+        full = {**DECODER, "method": "lightyear", "lightyear.agreement": "softmax-full", **flat}
+        config = RunConfig.from_flat(full)
+        return site.execute(Instruction(Action.DESCRIBE, "Bern", config))
+
+    outputs = load_resident(RunConfig.from_flat(DECODER), []).model.config.vocab_size
+    most = LARGEST_FULL_KERNEL // outputs
+    refused = described(**{"p2p.rows": most + 1}).failure
+    assert refused is not None
+    assert refused.kind == "ConfigError"
+    assert f"at most {LARGEST_FULL_KERNEL}, got {(most + 1) * outputs}; lower" in refused.message
+    assert described(**{"p2p.rows": most}).failure is None
+    assert described(**{"lightyear.agreement": "softmax-trace"}).failure is None
 
 
 def test_no_record_is_no_row(tmp_path: Path) -> None:

@@ -194,6 +194,8 @@ def test_one_output_is_a_sigmoid() -> None:
 def test_a_kernel_that_would_be_too_large_is_a_sentence() -> None:
     with pytest.raises(ConfigError, match=r"at most 4096, got 4400; lower p2p\.records"):
         run(model(1, 2), [model(1, 2)], sees(1100, 4), **{"lightyear.agreement": "softmax-full"})
+    with pytest.raises(ConfigError, match=r"at most 4096, got 4400"):  # a sigmoid's are two
+        run(model(1, 2), [model(1, 2)], sees(2200, 1), **{"lightyear.agreement": "softmax-full"})
 
 
 def test_without_neighbours_nothing_is_looked_at() -> None:
