@@ -7,12 +7,9 @@ positions, so these are chosen once, from what belongs to the records and not to
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.ntk import Matrix
 from fedapp.subspaces import Seed
 
 
@@ -40,22 +37,3 @@ def select_positions(valid: NDArray[np.bool_], limit: int, seed: Seed) -> NDArra
         chosen = np.random.default_rng(seed).choice(len(candidates), limit, replace=False)
         candidates = candidates[np.sort(chosen)]
     return candidates.astype(np.int64)
-
-
-def position_rows(values: Matrix, positions: NDArray[np.int64]) -> Matrix:
-    """Return ``values`` (..., D) at flat positions of its leading axes, as rows (n, D)."""
-    return values.reshape(-1, values.shape[-1])[positions]
-
-
-def pixel_rows(maps_bdhw: Matrix, positions: NDArray[np.int64]) -> Matrix:
-    """Return the D channels at chosen pixels of (b, h, w), as rows (n, D)."""
-    return position_rows(np.moveaxis(maps_bdhw, 1, -1), positions)
-
-
-def image_rows(maps_bdhw: Matrix) -> NDArray[Any]:
-    """Return one row an image, (b, D h w).
-
-    Its Gram is the trace kernel of a 1 x 1 convolution that answers for the whole image at once:
-    the sum over pixels of their Grams.
-    """
-    return maps_bdhw.reshape(len(maps_bdhw), -1)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedapp.ntk import alignment, kernel
-from fedapp.ntk_rows import image_rows, pixel_rows, position_rows, select_positions
+from fedapp.ntk_rows import select_positions
 
 
 def test_positions_are_valid_distinct_sorted_and_seeded():
@@ -32,18 +32,6 @@ def test_every_position_is_chosen_alike():
     np.testing.assert_allclose(counts, 600, atol=90)
 
 
-def test_tokens_and_pixels_become_rows():
-    hidden = np.arange(2 * 3 * 4).reshape(2, 3, 4)
-    maps = np.arange(2 * 4 * 3 * 2).reshape(2, 4, 3, 2)
-
-    np.testing.assert_array_equal(
-        position_rows(hidden, np.array([0, 4])), [hidden[0, 0], hidden[1, 1]]
-    )
-    np.testing.assert_array_equal(
-        pixel_rows(maps, np.array([1, 10])), [maps[0, :, 0, 1], maps[1, :, 2, 0]]
-    )
-
-
 def conv_jacobian(head, maps):
     """Derivatives of all outputs in the 1 x 1 convolution's parameters, (b, C, h, w, p)."""
     values = tuple(parameter.detach() for parameter in head.parameters())
@@ -53,25 +41,21 @@ def conv_jacobian(head, maps):
     return torch.cat([part.flatten(4) for part in parts], dim=4).numpy()
 
 
-def test_the_kernel_of_a_convolution_by_pixel_and_by_image():
+def test_the_kernel_of_a_convolution_has_its_pixels_as_rows():
     torch.manual_seed(0)
     head = torch.nn.Conv2d(4, 3, 1).double()
     maps = [torch.rand(5, 4, 3, 2, dtype=torch.float64) for _ in range(2)]
-    by_pixel, by_image = [], []
+    by_pixel = []
     for one in maps:
         jac = conv_jacobian(head, one)
         pixels = np.moveaxis(jac, 1, 3).reshape(5 * 3 * 2, 3, -1)
         by_pixel.append(np.einsum("acp,bcp->ab", pixels, pixels))
-        by_image.append(np.einsum("achwp,bchwp->ab", jac, jac))
 
-    def oracle(kernels):
-        rows = len(kernels[0])
-        h = np.eye(rows) - 1 / rows
-        i, j = (h @ k @ h for k in kernels)
-        return np.sum(i * j) / np.linalg.norm(i) / np.linalg.norm(j)
+    rows = len(by_pixel[0])
+    h = np.eye(rows) - 1 / rows
+    i, j = (h @ k @ h for k in by_pixel)
+    oracle = np.sum(i * j) / np.linalg.norm(i) / np.linalg.norm(j)
 
     everywhere = select_positions(np.ones((5, 3, 2), bool), 100, 0)
-    pixels = [kernel(pixel_rows(one.numpy(), everywhere)) for one in maps]
-    images = [kernel(image_rows(one.numpy())) for one in maps]
-    assert alignment(*pixels) == pytest.approx(oracle(by_pixel), abs=1e-12)
-    assert alignment(*images) == pytest.approx(oracle(by_image), abs=1e-12)
+    pixels = [one.movedim(1, -1).reshape(-1, 4).numpy()[everywhere] for one in maps]
+    assert alignment(*map(kernel, pixels)) == pytest.approx(oracle, abs=1e-12)
