@@ -18,8 +18,8 @@ from client_app.state import Kept, SiteStates
 from client_app.training import Report
 from client_app.views import Viewer
 from fedapp.adapter import Adapter
-from fedapp.errors import SiteStateError, UpdateRefused
-from fedapp.exchange import Instruction, Metrics
+from fedapp.errors import SiteStateError, TrainingError, UpdateRefused
+from fedapp.exchange import Instruction, Metrics, Reply
 from fedapp.gossip.ledger import Heard, Ledger
 from fedapp.mailbox import Delivery, Letter, Mailbox
 from fedapp.peer_rules.base import Context, Mixed, Neighbour, PeerRule, Verdict
@@ -27,6 +27,7 @@ from fedapp.peer_rules.unmixable import mix_usable
 from fedapp.peer_update import read_letter, terms_digest, write_letter
 from fedapp.policy import clip_updates
 from fedapp.registry import METHODS, load_half
+from fedapp.reported import check_reported
 
 if TYPE_CHECKING:
     from client_app.models import ResidentModel
@@ -210,7 +211,10 @@ def _mix(
         nonlocal evaluating
         began = time.perf_counter()
         try:
-            return _evaluate(at, model)
+            metrics = _evaluate(at, model)
+            if model is not own:  # finite, and still what no coordinator would take
+                _check(at, metrics)
+            return metrics
         finally:
             evaluating += time.perf_counter() - began
 
@@ -222,6 +226,16 @@ def _mix(
 def _evaluate(at: PeerSite, model: Adapter) -> dict[str, Metrics]:
     at.resident.parameters.load(model)
     return at.measure("personal", ("validation", *at.instruction.personal_splits))
+
+
+def _check(at: PeerSite, metrics: Mapping[str, Metrics]) -> None:
+    """Raise TrainingError if metrics are such as are refused where they are reported."""
+    about, config = at.instruction, at.instruction.config
+    reply = Reply(about.site, about.round, about.action, metrics=dict(metrics))
+    try:
+        check_reported(reply, config.model.task)
+    except UpdateRefused as error:
+        raise TrainingError(error.message) from None
 
 
 def _record(

@@ -36,7 +36,7 @@ def mix_usable(
     """Return what the rule makes of the neighbours, without those that spoil it.
 
     A mix is spoilt if it is not finite, beyond what other sites would take
-    (`fedapp.validation.LARGEST_NUMBER`), or if its outputs are not finite. Only then are the
+    (`fedapp.validation.LARGEST_NUMBER`), or if the judge says so. Only then are the
     neighbours taken one by one, the nearest first, and each whose addition spoils the mix is
     refused. So are colluders who spoil it together alone, but for as many as do no harm.
 
@@ -45,7 +45,8 @@ def mix_usable(
     rule, own, neighbours, context
         See `fedapp.peer_rules.base.PeerRule`.
     judge : callable
-        Evaluates a model; raises TrainingError if its outputs are not finite.
+        Evaluates a model; raises TrainingError if its outputs are not finite, or its loss is
+        such as nobody would take.
 
     Returns
     -------

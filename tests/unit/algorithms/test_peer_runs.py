@@ -323,31 +323,60 @@ def test_both_drivers_give_the_same_models(
     assert exported.is_finite()
 
 
-def test_both_drivers_give_the_same_models_of_which_all_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corners = ["east", "north", "south"]
-    data = save_pictures(tmp_path / "pictures.npz", corners)
+CORNERS = ["east", "north", "south"]
+
+
+def of_images(tmp_path: Path, **flat: Any) -> RunConfig:
+    data = save_pictures(tmp_path / "pictures.npz", CORNERS)
     images = {
         "model.task": "image-classification", "model.source": "embedded:tiny-cnn",
         "model.trainable": "all", "data.source": str(data), "data.partition": "natural",
-        "data.labels": ",".join(LABELS),
-        "train.batch-size": 8, "federation.rounds": 2,
+        "data.labels": ",".join(LABELS), "train.batch-size": 8, "federation.rounds": 2,
     }  # fmt: skip
-    config = RunConfig.from_flat(
-        {**QUICK, **images, "output-dir": str(tmp_path), "name": "coordinated"}
-    )
+    place = {"output-dir": str(tmp_path), "name": "coordinated"}
+    return RunConfig.from_flat({**QUICK, **images, **place, **flat})
+
+
+def test_both_drivers_give_the_same_models_of_which_all_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = of_images(tmp_path)
     coordinated = run(config)
 
-    run_autonomous(tmp_path, config, corners, monkeypatch)
+    run_autonomous(tmp_path, config, CORNERS, monkeypatch)
 
-    check_same(coordinated, tmp_path, corners)
+    check_same(coordinated, tmp_path, CORNERS)
     entries = [entry for of_node in ledgers(coordinated).values() for entry in of_node]
     assert all(one.scores["calibrated"] is not None for e in entries for one in e.heard)
     assert any(one.accepted for entry in entries for one in entry.heard)
     exported = load_whole(RunFolder(tmp_path / "east" / "run").adapter)
     (kept,) = models(tmp_path / "east" / "sites").values()
     assert all(tensor.tobytes() in kept for tensor in exported.tensors.values())
+
+
+def test_under_both_drivers_a_huge_model_is_refused_alone_and_the_others_are_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = of_images(
+        tmp_path,
+        **{
+            "model.source": "embedded:conv4", "lightyear.kernel-gate": "off",
+            "lightyear.prediction": -1.0, "lightyear.distance": 0.0,
+            "faults.sites": "east", "faults.attack": "scaling", "faults.factor": 3e5,
+        },
+    )  # fmt: skip
+    coordinated = run(config)
+    monkeypatch.setattr("client_app.hosting.check_allowed", lambda *_: None)
+
+    run_autonomous(tmp_path, config, CORNERS, monkeypatch)
+
+    check_same(coordinated, tmp_path, CORNERS)
+    for name, other in (("north", "south"), ("south", "north")):
+        for entry in ledgers(coordinated)[name]:
+            heard = {one.origin: one for one in entry.heard}
+            assert (heard["east"].reason, heard["east"].weight) == ("unmixable", 0)
+            assert heard[other].accepted
+            assert heard[other].weight == pytest.approx(0.95 ** (entry.round - 1) / 2)
 
 
 def test_a_peer_refuses_a_method_that_needs_a_coordinator(tmp_path: Path) -> None:
