@@ -51,7 +51,7 @@ import numpy as np
 
 from benchmarks.byzantine_page import page
 from benchmarks.byzantine_picture import draw
-from benchmarks.byzantine_table import claims, collapses, rows, show, spreads
+from benchmarks.byzantine_table import below_local_only, claims, rows, show, spreads
 from benchmarks.shared_work import work
 from benchmarks.sweep import Results, Runs
 from fedapp.config import RunConfig
@@ -283,7 +283,8 @@ RESULTS = Results(
     lambda runs: {
         "places": PLACES, "attacks": ATTACKS, "rules": RULES,
         "table": rows(runs), "claims": claims(rows(runs)),
-        "between_sites": spreads(rows(runs)), "fedavg_collapses": collapses(rows(runs)),
+        "between_sites": spreads(rows(runs)),
+        "fedavg_below_local_only": below_local_only(rows(runs)),
     },
 )  # fmt: skip
 

@@ -13,8 +13,8 @@ from benchmarks.byzantine_table import (
     OURS,
     Runs,
     Table,
+    below_local_only,
     claims,
-    collapses,
     rows,
     spreads,
 )
@@ -81,7 +81,7 @@ def _claims(table: Table) -> str:
         if (claim := found.get(f"{place}/none/0")) is not None
     ]
     kept = sum(claim["holds"] for claim in found.values())
-    fallen = collapses(table)
+    fallen = below_local_only(table)
     lines.append(
         f"\n{kept} of {len(found)} hold. `{CENTRAL}` is below local-only in {sum(fallen.values())} "
         f"of the {len(fallen)} rows with four or more of eight sites faulty.\n"
