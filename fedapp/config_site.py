@@ -97,8 +97,14 @@ class SiteFile(Section):
         return config.with_changes(own)
 
 
-def load_site_file(path: Path) -> SiteFile:
+def load_site_file(path: Path, peer: Path | None = None) -> SiteFile:
     """Read ``site.toml``.
+
+    Parameters
+    ----------
+    path : Path
+    peer : Path, optional
+        Of the setting of that name, instead of what the file says.
 
     Raises
     ------
@@ -110,7 +116,7 @@ def load_site_file(path: Path) -> SiteFile:
     changes: dict[str, object] = {
         "socket": here / user_path(config.socket),
         "state": here / user_path(config.state),
-        "peer": here / user_path(config.peer) if config.peer else None,
+        "peer": peer or (here / user_path(config.peer) if config.peer else None),
         "data": {**config.data, "source": _beside(here, str(config.data["source"]))},
         "models": {name: _beside(here, folder) for name, folder in config.models.items()},
         "check": _located(here, config.check),

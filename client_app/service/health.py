@@ -4,7 +4,8 @@ Usage:
     python -P -m client_app.service.health /run/fedapp/site.sock [SECONDS]
 
 Exit codes: 0 it would begin a task at once when nothing runs; 1 it does not answer, or is not ready
-yet; 3 it is well, but no ClientApp has called for SECONDS: alive, and offline.
+yet; 3 it is well, but no ClientApp has called for SECONDS: alive, and offline; 4 it is well, but
+the training peer that it is as well has failed.
 """
 
 from __future__ import annotations
@@ -35,10 +36,14 @@ def main(arguments: list[str]) -> int:
     print(
         f"{health.site}, fedapp {health.version}: "
         f"{health.doing or ('idle' if health.ready else 'not ready yet')}; "
-        f"called {silent:.0f} s ago" + ("" if health.silent >= 0 else " or never")
+        f"called {silent:.0f} s ago"
+        + ("" if health.silent >= 0 else " or never")
+        + (f"; peer {health.peer}" if health.peer else "")
     )
     if not health.ready:
         return 1
+    if health.peer_failed:
+        return 4
     return 3 if silent > silence and not health.tasks else 0
 
 

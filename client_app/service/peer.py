@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _AGAIN = 30.0  # seconds after which a peer that failed begins again, as a service manager would
 _LOOK = 20.0  # seconds between two looks at the opening hours
 _CLOSE = 3.0  # seconds; whoever stops a service waits 10
+_LONGEST = 1000  # characters of what is told about it
 
 
 @dataclass
@@ -46,11 +47,17 @@ class HostedPeer:
         Its state is below the service's.
     run : RunConfig
         With this site's own records and folders of base models.
+    doing : str
+        What it does now, in words.
+    failed : bool
+        Whether it has failed, for good or until it begins again.
     """
 
     config: SiteFile
     start: Start
     run: RunConfig
+    doing: str = "not begun"
+    failed: bool = False
 
     @classmethod
     def read(cls, config: SiteFile, path: Path) -> HostedPeer:
@@ -91,22 +98,31 @@ class HostedPeer:
         Cancelled when the service is told to end.
         """
         while True:
+            self.doing, self.failed = "running", False
             try:
                 await self._once(desk, work, say)
             except (ConfigError, IdentityError, Refused) as error:
                 say(f"{self.config.name} is no peer any more: {error}")
+                self._fails(f"failed, {error}")
                 await self._note(audit, "failed", error.message)
                 return
             except FedappError as error:
                 log.warning("%s; the peer begins again in %g s", error, _AGAIN)
+                self._fails(f"begins again soon, {error}")
                 await asyncio.sleep(_AGAIN)
             except Exception as error:  # what is asked by the coordinator goes on
                 log.error("the peer has failed", exc_info=error)
-                await self._note(audit, "failed", f"{type(error).__name__}, see the service's log")
+                why = f"{type(error).__name__}, see the service's log"
+                self._fails(f"failed, {why}")
+                await self._note(audit, "failed", why)
                 return
             else:
+                self.doing = "completed"
                 await self._note(audit, "completed", "")
                 return
+
+    def _fails(self, words: str) -> None:
+        self.doing, self.failed = words[:_LONGEST], True
 
     async def _once(self, desk: Desk, work: SiteWork, say: Say) -> None:
         from client_app.peer_process import Trainer, run_folder  # loads torch, so only here

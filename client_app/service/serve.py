@@ -25,18 +25,27 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PATIENCE = 6.0  # seconds for the step in progress; whoever stops a service waits 10
 
 
-def serve(path: Path, say: Say = print) -> None:
+def serve(path: Path, say: Say = print, peer_file: Path | None = None) -> None:
     """Run the service of a site until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    path : Path
+        The site's file.
+    say : callable
+        Takes a line at a time.
+    peer_file : Path, optional
+        What the service is a training peer by, instead of what the site's file says.
 
     Raises
     ------
     ConfigError
-        If the file, the state folder or the socket cannot be used.
+        If a file, the state folder or the socket cannot be used.
     LedgerError
         If the audit log is damaged, or another service writes it.
     """
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING, stream=sys.stderr)
-    config = load_site_file(path)
+    config = load_site_file(path, peer_file)
     peer = HostedPeer.read(config, config.peer) if config.peer else None
     open_state(config)
     if not asyncio.run(_run(config, peer, say)):
@@ -69,7 +78,7 @@ async def _run(config: SiteFile, peer: HostedPeer | None, say: Say) -> bool:
     try:
         work = SiteWork(config, audit, kept)
         desk = Desk(work)
-        server = SiteServer(config, desk, audit, kept)
+        server = SiteServer(config, desk, audit, kept, peer)
         await server.start()
         try:
             audit.record("began", site=config.name, policy=config.policy.model_dump(mode="json"))

@@ -26,6 +26,7 @@ from client_app.service.calls import OPTIONS, SERVICE, VERSION, task_id
 from client_app.service.desk import Desk, Task
 from client_app.service.kept import KeptResult
 from client_app.service.payloads import Inflow, chunks, sizes
+from client_app.service.peer import HostedPeer
 from client_app.service.proto import site_pb2
 from client_app.service.socket_file import open_socket
 from client_app.service.work import described
@@ -65,10 +66,20 @@ class SiteServer:
     desk : Desk
     audit : AuditLog
     kept : KeptResult
+    peer : HostedPeer, optional
+        The training peer that the service is as well, for its health.
     """
 
-    def __init__(self, config: SiteFile, desk: Desk, audit: AuditLog, kept: KeptResult) -> None:
+    def __init__(
+        self,
+        config: SiteFile,
+        desk: Desk,
+        audit: AuditLog,
+        kept: KeptResult,
+        peer: HostedPeer | None = None,
+    ) -> None:
         self._config, self._desk, self._audit, self._kept = config, desk, audit, kept
+        self._peer = peer
         self._most = int(config.limits.max_payload_mb * 1e6)
         self._started = time.monotonic()
         self._heard: float | None = None
@@ -178,6 +189,8 @@ class SiteServer:
             doing=doing,
             silent=-1.0 if self._heard is None else now - self._heard,
             uptime=now - self._started,
+            peer=self._peer.doing if self._peer else "",
+            peer_failed=self._peer is not None and self._peer.failed,
         )
         return bytes(reply.SerializeToString())
 

@@ -11,7 +11,7 @@ from fedapp.cli.console import SentenceGroup, say
 from fedapp.cli.half import half
 from fedapp.cli.join import join
 from fedapp.cli.keygen import keygen
-from fedapp.cli.site_steps import SiteFileOption
+from fedapp.cli.site_steps import PeerFileOption, SiteFileOption
 from fedapp.config_site import load_site_file
 from fedapp.paths import user_path
 
@@ -27,13 +27,13 @@ _CALL_OFF = "client_app.service.cancel:call_off"
 
 
 @app.command()
-def serve(config: SiteFileOption = Path("site.toml")) -> None:
+def serve(config: SiteFileOption = Path("site.toml"), peer: PeerFileOption = None) -> None:
     """Run this site's service: it owns the records, the base model and what the site keeps.
 
     The ClientApp beside the SuperNode asks it over a unix socket, and holds none of these. It
     runs until SIGTERM or Ctrl-C, and then ends within 10 s with exit code 0; a result that was not
     fetched yet stays on the disk. Start the SuperNode with fedapp site join. With peer = "FILE" in
-    its file the service is a training peer as well, as `fedapp peer` is one.
+    its file, or --peer FILE, the service is a training peer as well, as `fedapp peer` is one.
 
     Exit codes: 0 ended as asked; 2 settings, folders or socket; 6 a damaged audit log.
 
@@ -41,7 +41,7 @@ def serve(config: SiteFileOption = Path("site.toml")) -> None:
 
     Next step: fedapp site join; `fedapp audit verify` shows what was asked and sent.
     """
-    half(_SERVE)(user_path(config).absolute(), say)
+    half(_SERVE)(user_path(config).absolute(), say, user_path(peer).absolute() if peer else None)
 
 
 @app.command()

@@ -28,6 +28,10 @@ _COLOURS = {
 }  # fmt: skip
 
 SiteFileOption = Annotated[Path, typer.Option("--config", help="The site's file, TOML.")]
+PeerFileOption = Annotated[
+    Path | None,
+    typer.Option("--peer", help="A peer's file with settings, instead of what the site's says."),
+]
 RunOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -41,10 +45,12 @@ def check(
     config: SiteFileOption = Path("site.toml"),
     run: RunOption = None,
     as_json: JsonOption = False,
+    peer: PeerFileOption = None,
 ) -> None:
     """Look at everything that can be known before joining: records, device, way to the coordinator.
 
-    The network is looked at if check.superlink and check.authority are in the site's file.
+    The network is looked at if check.superlink and check.authority are in the site's file. With
+    peer = "FILE" there, or --peer FILE, so is what the service needs to be a training peer.
     Nothing is sent but a request for the coordinator's health page.
 
     Exit codes: 0 nothing failed; 1 something failed; 2 settings.
@@ -53,7 +59,7 @@ def check(
 
     Next step: mend what failed; then fedapp site dry-run.
     """
-    file, settings = _read(config, run)
+    file, settings = _read(config, run, peer)
     findings: list[Finding] = list(half(_CHECK)(file, settings))
     if as_json:
         say(json.dumps([finding.as_dict() for finding in findings], indent=1))
@@ -129,8 +135,11 @@ def table(findings: Iterable[Finding]) -> Table:
     return drawn
 
 
-def _read(config: Path, run: list[str] | None) -> tuple[SiteFile, RunConfig]:
-    return load_site_file(user_path(config)), RunConfig.from_flat(read_overrides(run or []))
+def _read(
+    config: Path, run: list[str] | None, peer: Path | None = None
+) -> tuple[SiteFile, RunConfig]:
+    file = load_site_file(user_path(config), user_path(peer).absolute() if peer else None)
+    return file, RunConfig.from_flat(read_overrides(run or []))
 
 
 def _teller(as_json: bool) -> Callable[[str], Any]:

@@ -15,10 +15,12 @@ from fedapp.config_provision import ConsortiumFile
 from fedapp.provision.folder import Folder, put
 from fedapp.provision.members import CERTIFICATE
 
-_PLAIN = ("docker-compose.yml", "compose.gpu.yml", "compose.peers.yml")
+_PLAIN = (
+    "docker-compose.yml", "compose.gpu.yml", "compose.peers.yml", "compose.site-peer.yml",
+)  # fmt: skip
 _FILLED = {"README.md": "README.md", "env": ".env", "join.toml": "join.toml",
            "site.toml": "site.toml", "fingerprints.txt": "fingerprints.txt"}  # fmt: skip
-_PEERS, _PEER = "peers.toml", "peer.toml"
+_PEERS, _PEER, _SITE_PEER = "peers.toml", "peer.toml", "site-peer.toml"
 
 
 def write_kit(
@@ -52,7 +54,7 @@ def write_kit(
     for file, target in _FILLED.items():
         changed |= put(kit / target, Template(_template(file)).substitute(values).encode())
     network = _network(config, name)
-    for file in (_PEERS, _PEER):
+    for file in (_PEERS, _PEER, _SITE_PEER):
         if file in network:
             changed |= put(kit / file, network[file].encode())
         elif (kit / file).exists():
@@ -65,7 +67,10 @@ def write_kit(
 
 
 def _network(config: ConsortiumFile, name: str) -> Mapping[str, str]:
-    """Return the two files of `fedapp peer`, if the consortium has a run without a server."""
+    """Return the files of a peer, if the consortium has a run without a server.
+
+    One is of a peer that passes on what others publish, one of a site service that trains.
+    """
     network = config.network()
     if network is None:
         return {}
@@ -76,7 +81,9 @@ def _network(config: ConsortiumFile, name: str) -> Mapping[str, str]:
         text += "\n[[members]]\n" + toml.lines(member)
     peer = {"name": name, "consortium": _PEERS, "certificate": CERTIFICATE,
             "key": "secrets/peer.key", "authority": "authority.pem", "store": "store"}  # fmt: skip
-    return {_PEERS: text, _PEER: toml.lines(peer)}
+    # What the coordinator hands over beside the kit, and the site's own volume.
+    trains = {**peer, "settings": "settings.toml", "store": "/state/store"}
+    return {_PEERS: text, _PEER: toml.lines(peer), _SITE_PEER: toml.lines(trains)}
 
 
 def _template(name: str) -> str:

@@ -86,8 +86,9 @@ def echo(task: Task) -> Answer:
 class Service:
     """A running service; use it with ``with``. ``work`` None is the real one."""
 
-    def __init__(self, path: Path, work: Work | None = echo) -> None:
+    def __init__(self, path: Path, work: Work | None = echo, peer: Any = None) -> None:
         self.config: SiteFile = load_site_file(path)
+        self.peer = peer
         self._given = work
         self._ready, self._stop = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
@@ -127,7 +128,7 @@ class Service:
             )
             self.work = SiteWork(self.config, self.audit, self.kept)
             self.desk = Desk(self._given or self.work)
-            server = SiteServer(self.config, self.desk, self.audit, self.kept)
+            server = SiteServer(self.config, self.desk, self.audit, self.kept, self.peer)
             await server.start()
             await server.ready()
         except BaseException as error:

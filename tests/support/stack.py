@@ -20,7 +20,8 @@ from engine import EngineError, containers, docker, inspect
 from interface import ROOT
 from stack_run import StackRun
 
-CORE, SITE = "fedapp-core:0.1.0", "fedapp-site:0.1.0"
+CORE = os.environ.get("FEDAPP_CORE_IMAGE", "fedapp-core:0.1.0")
+SITE = os.environ.get("FEDAPP_SITE_IMAGE", "fedapp-site:0.1.0")
 NGINX = os.environ.get("FEDAPP_NGINX_IMAGE", "fedapp-nginx")
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "long-beach": "VA Long Beach"}
 """Services and networks are named by the key, sites in runs by the value."""

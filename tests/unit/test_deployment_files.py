@@ -23,6 +23,7 @@ KIT = ROOT / "fedapp" / "provision" / "kit"
 DEMO = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 HOSPITAL = yaml.safe_load((KIT / "docker-compose.yml").read_text(encoding="utf-8"))
 PEER = yaml.safe_load((KIT / "compose.peers.yml").read_text(encoding="utf-8"))
+SITE_PEER = yaml.safe_load((KIT / "compose.site-peer.yml").read_text(encoding="utf-8"))
 SERVICES = [
     pytest.param(service, id=f"{file}: {name}")
     for file, text in (("demo", DEMO), ("hospital", HOSPITAL), ("peer", PEER))
@@ -136,8 +137,32 @@ def test_the_site_of_a_real_hospital_has_no_network() -> None:
     assert not [name for name, service in HOSPITAL["services"].items() if "ports" in service]
 
 
+def test_a_site_is_a_peer_only_with_the_overlay_that_says_so() -> None:
+    """Which gives it a network that nobody else is on, one port, and its key as a secret."""
+    service = SITE_PEER["services"]["site"]
+    assert set(SITE_PEER["services"]) == {"site", "check"}
+    assert service["networks"] == ["peers"]
+    assert service["network_mode"] == ""
+    assert [n for n, s in HOSPITAL["services"].items() if "peers" in s.get("networks", [])] == []
+    assert service["ports"] == ["${FEDAPP_PEER_PORT:-9443}:9443"]
+    assert service["command"][-2:] == ["--peer", "/etc/fedapp/site-peer.toml"]
+    assert "--peer" not in HOSPITAL["services"]["site"]["command"]
+    assert "\npeer" not in (KIT / "site.toml").read_text(encoding="utf-8")
+    for each in SITE_PEER["services"].values():
+        assert {mount["target"] for mount in each["volumes"]} == {
+            f"/etc/fedapp/{name}" for name in (
+                "site-peer.toml", "peers.toml", "settings.toml", "authority.pem", "certificate.pem",
+            )
+        }  # fmt: skip
+        # In the short form a file that is missing becomes a folder.
+        assert {(mount["type"], mount["read_only"]) for mount in each["volumes"]} == {
+            ("bind", True)
+        }
+        assert [secret["source"] for secret in each["secrets"]] == ["peer-key"]
+
+
 def test_keys_are_secrets_and_no_environment() -> None:
-    for file in (DEMO, HOSPITAL, PEER):
+    for file in (DEMO, HOSPITAL, PEER, SITE_PEER):
         for service in file["services"].values():
             assert set(service.get("environment", {})) <= {"FLWR_HOME"}
             for secret in service.get("secrets", []):
@@ -210,7 +235,9 @@ def test_compose_takes_the_demonstration(more: list[str]) -> None:
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not here")
-@pytest.mark.parametrize("more", [[], ["compose.gpu.yml"], ["compose.peers.yml"]])
+@pytest.mark.parametrize(
+    "more", [[], ["compose.gpu.yml"], ["compose.peers.yml"], ["compose.site-peer.yml"]]
+)
 def test_compose_takes_a_kit(more: list[str], tmp_path: Path) -> None:
     values = {"site": "St. Gallen", "core": "core:1", "image": "site:1"}
     text = Template((KIT / "env").read_text(encoding="utf-8")).substitute(values)

@@ -105,7 +105,7 @@ class HealthRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HealthReply(_message.Message):
-    __slots__ = ("site", "version", "ready", "tasks", "doing", "silent", "uptime")
+    __slots__ = ("site", "version", "ready", "tasks", "doing", "silent", "uptime", "peer", "peer_failed")
     SITE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,8 @@ class HealthReply(_message.Message):
     DOING_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PEER_FAILED_FIELD_NUMBER: _ClassVar[int]
     site: str
     version: str
     ready: bool
@@ -120,4 +122,6 @@ class HealthReply(_message.Message):
     doing: str
     silent: float
     uptime: float
-    def __init__(self, site: _Optional[str] = ..., version: _Optional[str] = ..., ready: _Optional[bool] = ..., tasks: _Optional[int] = ..., doing: _Optional[str] = ..., silent: _Optional[float] = ..., uptime: _Optional[float] = ...) -> None: ...
+    peer: str
+    peer_failed: bool
+    def __init__(self, site: _Optional[str] = ..., version: _Optional[str] = ..., ready: _Optional[bool] = ..., tasks: _Optional[int] = ..., doing: _Optional[str] = ..., silent: _Optional[float] = ..., uptime: _Optional[float] = ..., peer: _Optional[str] = ..., peer_failed: _Optional[bool] = ...) -> None: ...

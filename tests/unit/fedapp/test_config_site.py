@@ -101,3 +101,12 @@ def test_slips_are_named(tmp_path, text, expected):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
         load_site_file(tmp_path / "site.toml")
+
+
+def test_a_peers_file_that_is_named_outside_is_taken_instead(tmp_path):
+    own = write(tmp_path, 'name = "x"\npeer = "own.toml"\n[data]\nsource = "embedded:heart"\n')
+
+    assert load_site_file(own).peer == tmp_path / "own.toml"
+    assert load_site_file(own, tmp_path / "other.toml").peer == tmp_path / "other.toml"
+    assert load_site_file(write(tmp_path)).peer is None
+    assert load_site_file(write(tmp_path), tmp_path / "o.toml").peer == tmp_path / "o.toml"

@@ -60,6 +60,20 @@ def test_check_of_a_site_that_can_join(tmp_path):
     assert all(name in drawn.output for name in names)
 
 
+def test_a_peers_file_is_looked_at_where_the_service_is_to_be_one(tmp_path):
+    path, missing = write_site(tmp_path), tmp_path / "site-peer.toml"
+
+    result = run("check", path, "--json", "--peer", str(missing))
+    serving = CliRunner().invoke(
+        app, ["site", "serve", "--config", str(path), "--peer", str(missing)]
+    )
+
+    assert (result.exit_code, serving.exit_code) == (1, 2)
+    assert found(result)["peer"]["detail"] == f"the file {missing} does not exist"
+    assert serving.output.count(str(missing)) == 1, "one sentence"
+    assert not (tmp_path / "state").exists(), "nothing was begun"
+
+
 def test_check_names_what_is_wrong(tmp_path):
     path = write_site(tmp_path, "max-rank = 1\n")
     (tmp_path / "records.csv").write_text("text,label,site\n ,ill,Bern\n")

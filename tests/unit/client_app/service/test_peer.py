@@ -25,7 +25,7 @@ from client_app.site import LocalSite
 from fedapp.audit import AuditLog
 from fedapp.config import RunConfig
 from fedapp.config_site import load_site_file
-from fedapp.errors import FedappError
+from fedapp.errors import FedappError, GossipError
 from fedapp.exchange import Action, Instruction
 from fedapp.hash_chain import read_chain
 from fedapp.headers import read_reply
@@ -98,6 +98,7 @@ def test_two_services_learn_from_each_other_while_a_coordinator_asks(sites):
     reply = read_reply(answer.header, list(answer.payloads), answer.payloads.__getitem__)
     assert (reply.failure, among_peers) == (None, True)
     assert loads <= 1, "peer and coordinator have one base model"
+    assert {(one.peer.doing, one.peer.failed) for one in (first, second)} == {("completed", False)}
     for one, other in ((first, second), (second, first)):
         assert run_of(one.file).read_status()["state"] == "completed"
         assert [e["action"] for e in one.events("asked") if e["run"] == sites.run] == [
@@ -193,7 +194,35 @@ def test_hours_hold_a_round_back_and_too_many_steps_end_it(sites, monkeypatch):
     assert hospital.events("published") == []
     (ended,) = hospital.events("peer-ended")
     assert (ended["how"], "max-local-steps" in ended["message"]) == ("failed", True)
+    assert hospital.peer.failed
+    assert hospital.peer.doing.startswith("failed, ")
+    assert "max-local-steps" in hospital.peer.doing
     assert run_of(hospital.file).read_status()["state"] == "failed"
+
+
+def test_what_may_pass_is_told_until_the_peer_begins_again(sites, monkeypatch):
+    monkeypatch.setattr(peer_module, "_AGAIN", 0.01)
+    hospital, seen = Hospital(sites, "Cleveland"), []
+    hospital.open()
+    sleep = asyncio.sleep
+
+    async def once(self, *_):
+        seen.append((self.doing, self.failed))
+        if len(seen) == 1:
+            raise GossipError("the port is taken")
+
+    async def pause(seconds):
+        seen.append((hospital.peer.doing, hospital.peer.failed))
+        await sleep(seconds)
+
+    monkeypatch.setattr(HostedPeer, "_once", once)
+    monkeypatch.setattr(peer_module.asyncio, "sleep", pause)
+    asyncio.run(hospital.peer.keep(None, hospital.work, hospital.audit, hospital.said.append))
+
+    assert seen == [
+        ("running", False), ("begins again soon, the port is taken", True), ("running", False),
+    ]  # fmt: skip
+    assert (hospital.peer.doing, hospital.peer.failed) == ("completed", False)
 
 
 def test_a_peer_is_called_off_in_its_training(sites):

@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import datetime
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -192,6 +193,17 @@ def test_a_container_can_tell_alive_but_offline_apart(service, capsys):
     assert health_of([path, "60"]) == 0
     assert "idle; called 0 s ago\n" in capsys.readouterr().out
     assert health_of([f"{path}.no"]) == 1
+
+
+@pytest.mark.parametrize(("failed", "code"), [(False, 0), (True, 4)])
+def test_a_container_is_told_of_the_peer_that_the_service_is_as_well(
+    tmp_path, capsys, failed, code
+):
+    peer = SimpleNamespace(doing="begins again soon, the port is taken", failed=failed)
+    with Service(write_site(tmp_path), peer=peer) as service:
+        assert health_of([str(service.config.socket)]) == code
+
+    assert capsys.readouterr().out.endswith("or never; peer begins again soon, the port is taken\n")
 
 
 def test_more_than_the_limit_is_refused_before_it_is_sent(tmp_path):

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -132,10 +133,17 @@ def test_a_kit_holds_what_each_program_reads(coordinator: Coordinator) -> None:
     kit = coordinator.folder.kit("St. Gallen")
 
     join, peer = read_join(kit / "join.toml"), load_peer(kit / "peer.toml")
+    site_peer = load_peer(kit / "site-peer.toml")
 
     assert (join.site, join.superlink) == ("St. Gallen", "fl.test:8000")
     assert (join.authority, join.key) == (kit / "authority.pem", kit / "secrets/supernode.key")
     assert (peer.name, peer.run, peer.neighbours) == ("St. Gallen", RUN, ("Basel", "Genève"))
+    assert (peer.settings_file, site_peer.settings_file) == ("", str(kit / "settings.toml"))
+    assert site_peer.store == "/state/store"
+    assert load_site_file(kit / "site.toml").peer is None
+    # But for what they do and where it is kept, one is the other.
+    alike = replace(site_peer, settings_file="", store=peer.store, origins=peer.origins)
+    assert alike == peer
     fingerprint = coordinator.provision().fingerprint
     assert fingerprint in (kit / "fingerprints.txt").read_text(encoding="utf-8")
     assert fingerprint in (kit / "README.md").read_text(encoding="utf-8")
@@ -155,7 +163,7 @@ def test_a_kit_of_a_consortium_without_peers_names_none(coordinator: Coordinator
 
     assert coordinator.provision().kits == ("Basel", "Zürich")
     names = {path.name for path in coordinator.folder.kit("Basel").iterdir()}
-    assert not names & {"peers.toml", "peer.toml"}
+    assert not names & {"peers.toml", "peer.toml", "site-peer.toml"}
     assert coordinator.provision().kits == ()
 
 
