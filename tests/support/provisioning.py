@@ -31,6 +31,7 @@ class Coordinator:
         self.file, self.folder = root / "consortium.toml", Folder(root / "provisioned")
         self.revoked: set[str] = set()
         self.extra = ""
+        self.peers: dict[str, str] = {}  # where some of them listen
         self.write()
 
     def write(self) -> None:
@@ -38,7 +39,8 @@ class Coordinator:
         self.root.mkdir(parents=True, exist_ok=True)
         text = f'name = "Heart"\n{self.extra}\n[coordinator]\naddress = "{self.address}"\n'
         for place, name in enumerate(self.names):
-            text += f'[[members]]\nname = "{name}"\naddress = "peer-{place}.test:9443"\n'
+            address = self.peers.get(name, f"peer-{place}.test:9443")
+            text += f'[[members]]\nname = "{name}"\naddress = "{address}"\n'
             text += f"revoked = {str(name in self.revoked).lower()}\n"
         self.file.write_text(text, encoding="utf-8")
 
