@@ -1,6 +1,7 @@
 """The gate with a real nginx: what gets through to the SuperLink, and what never does.
 
-Needs `nginx` on the PATH, which `make compose-test` installs beside the engine; no container.
+Needs `nginx` and `busybox` on the PATH, which `make compose-test` installs beside the engine; no
+container.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import http.client
 import http.server
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -119,6 +121,32 @@ def test_a_call_of_a_supernode_goes_through_whole(gate: Gate) -> None:
     assert gate.ask("/v1/fleet/pull-messages") == (200, b"/v1/fleet/pull-messages 1")
     chunk = b"a" * 5_300_000  # of an array, as Flower cuts it
     assert gate.ask("/v1/fleet/push-object", body=chunk) == (200, b"/v1/fleet/push-object 5300000")
+
+
+@pytest.mark.parametrize("shell", ["sh", "busybox"])
+def test_its_health_check_takes_the_refusal_for_an_answer(gate: Gate, shell: str) -> None:
+    """With what is in the image of deploy/base.sh, and with what is in nginx:alpine."""
+    before = len(gate.seen)
+
+    assert health(shell, gate.port) == (0, "the gate answers\n")
+    assert len(gate.seen) == before, "nobody behind it was asked"
+    closed = free_port()
+    assert health(shell, closed) == (1, f"the gate does not answer on port {closed}\n")
+    with socket.create_server(("127.0.0.1", 0)) as hung:  # takes calls, and that is all
+        port = hung.getsockname()[1]
+        assert health(shell, port) == (1, f"the gate does not answer on port {port}\n")
+
+
+def health(shell: str, port: int) -> tuple[int, str]:
+    """Run the check of the gate's container; return exit code and sentence."""
+    found = shutil.which(shell)
+    assert found is not None, f"this test needs {shell}: apt-get install {shell}-static"
+    command, path = [found], os.environ["PATH"]
+    if shell == "busybox":  # nothing but itself
+        command, path = [found, "sh"], "/nowhere"
+    command += [str(ROOT / "deploy" / "gate.sh"), str(port)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=9, env={"PATH": path})
+    return done.returncode, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ SUPERNODES = [f"supernode-{name}" for name in HOSPITALS]
 def test_all_that_works_is_healthy(stack: Stack) -> None:
     for service in STAYING:
         assert stack.state(service)["Running"]
-        assert stack.health(service)[0] == ("none" if service == "coordinator" else "healthy")
+        assert stack.health(service)[0] == "healthy"
+    assert stack.health("coordinator")[1] == "the gate answers"
     assert stack.health("superexec")[1] == "connected to superlink:8000"
     for name, site in HOSPITALS.items():
         assert stack.health(f"supernode-{name}")[1] == "connected to coordinator:8443"
@@ -41,14 +42,27 @@ def test_a_supernode_without_its_coordinator_is_alive_and_told_to_be_offline(
     stack.wait_healthy(*SUPERNODES, within=180)
 
 
-def test_a_site_whose_process_hangs_is_unhealthy(stack: Stack) -> None:
-    place = "site-long-beach"
-    send = "kill -{} $(cat /proc/1/task/1/children)"  # of the first process, which is docker's init
-    stack.exec(place, "sh", "-c", send.format("STOP"))
+def test_a_service_whose_process_hangs_is_unhealthy(stack: Stack) -> None:
+    """A site's; and of the gate the process that answers, which is not the one that listens."""
+    hung = {
+        "site-long-beach": "/proc/1/task/1/children",  # of the first process, docker's init
+        "coordinator": "/proc/$(cat /tmp/nginx.pid)/task/*/children",
+    }
+
+    def send(signal: str) -> None:
+        for service, children in hung.items():
+            stack.exec(service, "sh", "-c", f"kill -{signal} $(cat {children})")
+
+    send("STOP")
     try:
-        stack.wait_until(lambda: stack.health(place)[0] == "unhealthy", 120, "an unhealthy site")
-        assert "does not answer" in stack.health(place)[1]
-        assert stack.state(place)["Running"]
+        for service in hung:
+            stack.wait_until(
+                lambda service=service: stack.health(service)[0] == "unhealthy",  # type: ignore[misc]
+                120,
+                f"{service} to be unhealthy",
+            )
+            assert "does not answer" in stack.health(service)[1]
+            assert stack.state(service)["Running"]
     finally:
-        stack.exec(place, "sh", "-c", send.format("CONT"))
-    stack.wait_healthy(place, within=120)
+        send("CONT")
+    stack.wait_healthy(*hung, *SUPERNODES, within=180)

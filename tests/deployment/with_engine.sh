@@ -12,7 +12,7 @@ if [ "$(id -u)" != 0 ]; then sudo=sudo; fi
 
 missing=
 for pair in dockerd:docker.io docker-compose:docker-compose iptables:iptables \
-    debootstrap:debootstrap nginx:nginx-light; do
+    debootstrap:debootstrap nginx:nginx-light busybox:busybox-static; do
     # Debian keeps some of them where a plain account's PATH does not lead.
     PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
