@@ -3,8 +3,16 @@
 # none answers, builds the images that are missing or old, runs the tests, ends what it started.
 #   tests/deployment/with_engine.sh [options of pytest]
 # Without an engine it needs root or sudo. An engine that runs already is used and left alone, and so are
-# images: the next time costs what has changed.
+# images: the next time costs what has changed. COMPOSE_TEST_LIMIT, in seconds (2400): tests that take longer
+# are ended, with exit code 124.
 set -eu
+
+limit=${COMPOSE_TEST_LIMIT:-2400}
+case $limit in
+    *[!0-9]* | 0*)
+        echo "error: COMPOSE_TEST_LIMIT is '$limit', expected a number of seconds" >&2
+        exit 2 ;;
+esac
 
 cd "$(dirname "$0")/../.."
 sudo=
@@ -53,4 +61,14 @@ if ! docker info >/dev/null 2>&1; then
 fi
 
 deploy/images.sh
-.venv/bin/python -m pytest -n 0 -m docker --durations 10 tests/deployment "$@"
+began=$(date +%s)
+# Interrupted as by Ctrl-C, so that the tests take their containers down; two minutes later killed.
+code=0
+timeout --foreground --signal=INT --kill-after=120 "$limit" \
+    .venv/bin/python -m pytest -n 0 -m docker --durations 10 tests/deployment "$@" || code=$?
+# 137: of the killing, or by somebody else before the limit.
+if [ "$code" = 124 ] || { [ "$code" = 137 ] && [ $(($(date +%s) - began)) -ge "$limit" ]; }; then
+    echo "error: the tests in containers took longer than $limit s (COMPOSE_TEST_LIMIT) and were ended" >&2
+    code=124
+fi
+exit "$code"
