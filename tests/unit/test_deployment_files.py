@@ -17,10 +17,12 @@ import yaml
 from interface import ROOT
 
 from client_app.data.sources.heart import read_heart
-from fedapp.config_provision import read_consortium
+from fedapp.config_peer import read_settings
+from fedapp.config_provision import ConsortiumFile, read_consortium
 
 KIT = ROOT / "fedapp" / "provision" / "kit"
 DEMO = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+DEMO_PEERS = yaml.safe_load((ROOT / "deploy" / "compose.peers.yml").read_text(encoding="utf-8"))
 HOSPITAL = yaml.safe_load((KIT / "docker-compose.yml").read_text(encoding="utf-8"))
 PEER = yaml.safe_load((KIT / "compose.peers.yml").read_text(encoding="utf-8"))
 SITE_PEER = yaml.safe_load((KIT / "compose.site-peer.yml").read_text(encoding="utf-8"))
@@ -30,6 +32,11 @@ SERVICES = [
     for name, service in text["services"].items()
 ]
 HOSPITALS = ("cleveland", "hungary", "long-beach")
+
+
+def names(config: ConsortiumFile) -> list[str]:
+    """Return the demonstration's members as its file has them."""
+    return [member.name for member in config.members]
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -162,7 +169,7 @@ def test_a_site_is_a_peer_only_with_the_overlay_that_says_so() -> None:
 
 
 def test_keys_are_secrets_and_no_environment() -> None:
-    for file in (DEMO, HOSPITAL, PEER, SITE_PEER):
+    for file in (DEMO, DEMO_PEERS, HOSPITAL, PEER, SITE_PEER):
         for service in file["services"].values():
             assert set(service.get("environment", {})) <= {"FLWR_HOME"}
             for secret in service.get("secrets", []):
@@ -190,12 +197,36 @@ def test_a_health_check_is_not_content_with_a_process() -> None:
 
 def test_the_demonstrations_members_are_those_of_its_consortium() -> None:
     config = read_consortium(ROOT / "deploy" / "consortium.toml")
-    names = [member.name for member in config.members]
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-    assert sorted(set(re.findall(r"/kits/([^/]+)/", text))) == sorted(names)
+    assert sorted(set(re.findall(r"/kits/([^/]+)/", text))) == sorted(names(config))
     setup = (ROOT / "deploy" / "setup.sh").read_text(encoding="utf-8")
-    assert [name for name in names if f'"{name}"' not in setup] == []
+    assert [name for name in names(config) if f'"{name}"' not in setup] == []
     assert config.coordinator.address == "coordinator:8443"
+
+
+def test_the_demonstrations_peers_are_its_sites_on_the_network_that_leads_nowhere() -> None:
+    config = read_consortium(ROOT / "deploy" / "consortium.toml")
+    places = {f"site-{key}": name for key, name in zip(HOSPITALS, names(config), strict=True)}
+    assert {member.address: member.name for member in config.members} == {
+        f"{service}:9443": name for service, name in places.items()
+    }
+    assert set(DEMO_PEERS["services"]) == set(places)
+    assert "networks" not in DEMO_PEERS
+    for service, name in places.items():
+        added = DEMO_PEERS["services"][service]
+        assert set(added) == {"command", "volumes", "secrets"}
+        assert added["command"] == SITE_PEER["services"]["site"]["command"]
+        targets = {mount["target"] for mount in SITE_PEER["services"]["site"]["volumes"]}
+        assert {f"/{mount.rpartition(':/')[2]}" for mount in added["volumes"]} == {
+            f"{target}:ro" for target in targets
+        }
+        kits = {kit for mount in added["volumes"] for kit in re.findall(r"/kits/([^/]+)/", mount)}
+        assert kits == {name}
+        (secret,) = added["secrets"]
+        key = DEMO_PEERS["secrets"][secret["source"]]["file"]
+        assert key == f"./deploy/demo/hospitals/{name}/secrets/peer.key"
+    run = read_settings(ROOT / "deploy" / "lightyear.toml")
+    assert f"data.labels='{','.join(run.data.labels)}'" in (ROOT / "deploy" / "run.sh").read_text()
 
 
 def test_the_images_run_as_an_account_that_is_not_root() -> None:
@@ -224,7 +255,10 @@ def test_the_build_is_given_code_and_nothing_else() -> None:
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not here")
-@pytest.mark.parametrize("more", [[], ["deploy/compose.gpu.yml"], ["deploy/compose.public.yml"]])
+@pytest.mark.parametrize(
+    "more",
+    [[], ["deploy/compose.gpu.yml"], ["deploy/compose.peers.yml"], ["deploy/compose.public.yml"]],
+)
 def test_compose_takes_the_demonstration(more: list[str]) -> None:
     files = [f"--file={ROOT / name}" for name in ("docker-compose.yml", *more)]
     command = ["docker-compose", "--project-directory", str(ROOT), *files, "config", "--quiet"]
