@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from client_app.batching import ordered_batches
+from client_app.fast_linear import fast_linear
 from client_app.runtime import autocast
 from client_app.tasks.base import GeneratingTask
 from fedapp.config import RunConfig
@@ -56,7 +57,11 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        with torch.inference_mode(), autocast(config.train, device):
+        with (
+            torch.inference_mode(),
+            autocast(config.train, device),
+            fast_linear(model, device),
+        ):
             for indices in ordered_batches(items, config.train.eval_batch_size):
                 batch = task.collate([items[i] for i in indices])
                 batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client_app.batching import ordered_batches
+from client_app.fast_linear import fast_linear
 from client_app.runtime import autocast, full_precision
 from client_app.tasks.base import Batch, ComparableTask
 from fedapp.adapter import Adapter
@@ -113,7 +114,11 @@ class Viewer:
         was_training = resident.model.training
         resident.model.eval()
         try:
-            with torch.inference_mode(), autocast(self._config.train, resident.device):
+            with (
+                torch.inference_mode(),
+                autocast(self._config.train, resident.device),
+                fast_linear(resident.model, resident.device),
+            ):
                 yield
         finally:
             resident.model.train(was_training)
