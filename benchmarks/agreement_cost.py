@@ -32,6 +32,7 @@ import numpy as np
 
 from benchmarks.machine import describe
 from fedapp.adapter import Adapter
+from fedapp.blas import single_thread
 from fedapp.config import RunConfig
 from fedapp.ntk import alignment, kernel
 from fedapp.peer_rules.agreement import Yardstick
@@ -70,7 +71,8 @@ def measure_kernel(repeats: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     own, peer = (rng.standard_normal((ROWS, FEATURES)).astype(np.float32) for _ in range(2))
     mine = kernel(own)
-    times = [milliseconds(lambda: alignment(mine, kernel(peer))) for _ in range(repeats + 1)]
+    with single_thread():
+        times = [milliseconds(lambda: alignment(mine, kernel(peer))) for _ in range(repeats + 1)]
     return {"rows": ROWS, "features": FEATURES, "ms": median(times[1:])}
 
 
@@ -105,7 +107,7 @@ def measure_place(settings: dict[str, Any], pairs: int) -> dict[str, Any]:
             for batch in viewer.batches:
                 resident.task.output(resident.model, batch)
 
-    with compute_settings(config.train, resident.device):
+    with compute_settings(config.train, resident.device), single_thread():
         yardstick = Yardstick(viewer(own), config.lightyear.effective().agreement)
         forward(), agree(), judge([peer])  # what happens once
         passes, agreed, judged, once = [], [], [], []

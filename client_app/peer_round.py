@@ -18,6 +18,7 @@ from client_app.state import Kept, SiteStates
 from client_app.training import Report
 from client_app.views import Viewer
 from fedapp.adapter import Adapter
+from fedapp.blas import single_thread
 from fedapp.errors import SiteStateError, TrainingError, UpdateRefused
 from fedapp.exchange import Instruction, Metrics, Reply
 from fedapp.gossip.ledger import Heard, Ledger
@@ -219,7 +220,8 @@ def _mix(
             evaluating += time.perf_counter() - began
 
     started = time.perf_counter()
-    mixed, metrics = mix_usable(rule, own, neighbours, context, judge)
+    with single_thread():  # of numpy's BLAS; torch's forward passes have libraries of their own
+        mixed, metrics = mix_usable(rule, own, neighbours, context, judge)
     return mixed, metrics, time.perf_counter() - started - evaluating
 
 

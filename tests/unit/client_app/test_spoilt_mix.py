@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pictures import site_data
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from client_app.site import LocalSite
 from fedapp.adapter import Adapter
@@ -18,6 +20,7 @@ from fedapp.exchange import Action, Instruction, Reply
 from fedapp.gossip.ledger import Heard, read_ledger
 from fedapp.mailbox import Delivery, Mailbox
 from fedapp.peer_update import write_letter
+from fedapp.registry import METHODS, load_half
 
 TASK, RUN = "image-classification", "0" * 32
 SETTINGS = {
@@ -91,3 +94,25 @@ def test_the_huge_one_is_refused_alone_and_the_others_mix_as_without_it(
     assert reply.metrics == expected.metrics
     counted = {key: reply.numbers[key] for key in ("neighbours_heard", "neighbours_accepted")}
     assert counted == {"neighbours_heard": 3, "neighbours_accepted": 2}
+
+
+def test_a_rule_computes_with_one_thread_and_so_to_the_same_bits_on_any_machine(
+    tmp_path: Path, models: tuple[Adapter, dict[str, Adapter]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums depend on the number of threads in the last bit, and cores may be busy."""
+    seen: list[tuple[set[int], int]] = []
+    rule = METHODS["lightyear"].peer_rule
+    real = load_half(rule).mix
+
+    def spy(self: Any, own: Adapter, neighbours: Any, context: Any) -> Any:
+        pools = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+        seen.append((pools, torch.get_num_threads()))
+        return real(self, own, neighbours, context)
+
+    monkeypatch.setattr(load_half(rule), "mix", spy)
+    monkeypatch.setitem(SETTINGS, "train.threads", 2)
+    with threadpool_limits(limits=2, user_api="blas"):
+        round_with(tmp_path / "run", *models)
+
+    # The first asked with all three, then with one, two and three: `huge` spoils it.
+    assert seen == [({1}, 2)] * 4, "one thread of numpy's, those of the settings of torch"
