@@ -11,10 +11,12 @@ from benchmarks.byzantine_table import (
     LOCAL,
     ORACLE,
     OURS,
+    Row,
     Runs,
     Table,
     below_local_only,
     claims,
+    complete,
     rows,
     spreads,
 )
@@ -36,7 +38,9 @@ run, and what to make of it: [faults.md](faults.md#the-grid).
 A number is an accuracy on the honest sites' own test records: the mean of the honest sites, and
 after the stroke the worst of them, both means over {seeds}. `oracle` averages the honest sites'
 models and knows who they are; `local-only` is each honest site by itself; neither notices an
-attack. In bold the best of the others, and what is within half a point of it.
+attack. In bold the best of the others, and what is within half a point of it. A number in brackets
+says of how many seeds a cell is that has not all of its row's; such a rule is compared with none,
+and stands after those that have all.
 """
 
 
@@ -44,7 +48,7 @@ def page(runs: Runs) -> str:
     """Return the page's text, Markdown."""
     table = rows(runs)
     counts = [numbers["seeds"] for row in table.values() for numbers in row.values()]
-    few, many = min(counts), max(counts)
+    few, many = min(counts, default=0), max(counts, default=0)
     seeds = f"{few} to {many} seeds" if few < many else "1 seed" if many == 1 else f"{many} seeds"
     parts = [HEAD.format(seeds=seeds)]
     parts.append(_claims(table))
@@ -86,7 +90,26 @@ def _claims(table: Table) -> str:
         f"\n{kept} of {len(found)} hold. `{CENTRAL}` is below local-only in {sum(fallen.values())} "
         f"of the {len(fallen)} rows with four or more of eight sites faulty.\n"
     )
+    lines += _by_single_seeds(found)
     return "\n".join(lines)
+
+
+def _by_single_seeds(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return where a claim fails in a seed by itself, the attacks of a place and seed together."""
+    failed: dict[tuple[str, int, str], list[str]] = {}
+    for name, claim in found.items():
+        place, attack, faulty = name.split("/")
+        for seed in claim["fails"]:
+            failed.setdefault((place, int(faulty), seed), []).append(attack)
+    seeds = sum(claim["seeds"] for claim in found.values())
+    fails = sum(map(len, failed.values()))
+    told = []
+    for (place, faulty, seed), attacks in sorted(failed.items()):
+        names = ", ".join(NAMES[each] for each in NAMES if each in attacks)
+        names = "all seven attacks" if set(attacks) >= NAMES.keys() else names or "without attack"
+        told.append(f"{place}, {faulty} of 8, {seed.replace('seed', 'seed ')}: {names}")
+    text = f"By single seeds {seeds - fails} of {seeds} hold"
+    return [f"{text}; what does not: {'; '.join(told)}.\n" if told else f"{text}.\n"]
 
 
 def _claim(claim: Mapping[str, Any] | None) -> str:
@@ -100,7 +123,7 @@ def _place(place: str, table: Table) -> list[str]:
     parts = []
     nobody = table.get(f"{place}/none/0", {})
     if nobody:
-        told = (f"`{rule}` {_score(numbers)}" for rule, numbers in _ranked(nobody))
+        told = (f"`{rule}` {_score(nobody, rule)}" for rule in _ranked(nobody))
         parts.append(f"Without attack: {', '.join(told)}.\n")
     for faulty in FAULTY:
         of_attack = {
@@ -115,25 +138,24 @@ def _place(place: str, table: Table) -> list[str]:
     return parts
 
 
-def _accuracies(of_attack: Mapping[str, Mapping[str, Any]]) -> str:
+def _accuracies(of_attack: Mapping[str, Row]) -> str:
     rules = {rule for row in of_attack.values() for rule in row}
-    best = {
-        attack: max(row[rule]["mean"] for rule in row if rule not in (ORACLE, LOCAL))
+    compared = {
+        attack: {rule: row[rule]["mean"] for rule in complete(row) if rule not in (ORACLE, LOCAL)}
         for attack, row in of_attack.items()
     }
     lines = _head(("", *(NAMES[attack] for attack in of_attack)))
     for rule in by_mean(rules, of_attack):
         cells = []
         for attack, row in of_attack.items():
-            text = _score(row[rule]) if rule in row else ""
-            strong = rule not in (ORACLE, LOCAL) and rule in row
-            strong = strong and row[rule]["mean"] >= best[attack] - 0.005
+            text, means = _score(row, rule) if rule in row else "", compared[attack]
+            strong = rule in means and means[rule] >= max(means.values()) - 0.005
             cells.append(f"**{text}**" if strong else text)
         lines.append(_line((f"`{rule}`", *cells)))
     return "\n".join([*lines, ""])
 
 
-def _acceptance(of_attack: Mapping[str, Mapping[str, Any]]) -> str:
+def _acceptance(of_attack: Mapping[str, Row]) -> str:
     """Return which share of honest and of faulty models the rules that choose have accepted."""
     choosing = {
         rule
@@ -150,7 +172,7 @@ def _acceptance(of_attack: Mapping[str, Mapping[str, Any]]) -> str:
             numbers = row.get(rule, {})
             rates = [numbers.get(key) for key in ("accepted_honest", "accepted_faulty")]
             shown = ["-" if rate is None else f"{100 * rate:.0f}" for rate in rates]
-            cells.append(" / ".join(shown) if numbers else "")
+            cells.append(" / ".join(shown) + _mark(row, rule) if numbers else "")
         lines.append(_line((f"`{rule}`", *cells)))
     return "\n".join([*lines, ""])
 
@@ -169,47 +191,112 @@ def _between(table: Table) -> str:
     halves = {
         place: [row for name, row in table.items() if _is_half(name, place)] for place in places
     }
-    rules = {rule for mine in halves.values() for row in mine for rule in row}
-    means = {
-        (rule, place): fmean(values)
-        for rule in rules
-        for place, mine in halves.items()
-        if (values := [row[rule]["between_sites"] for row in mine if rule in row])
-    }
-    order = sorted(rules, key=lambda rule: fmean(means.get((rule, p), 1.0) for p in places))
-    for rule in order:
-        shown = (_short(means[rule, p]) if (rule, p) in means else "" for p in places)
-        lines.append(_line((f"`{rule}`", *shown)))
-    stds = [row[OURS]["std"] for row in table.values() if OURS in row]
+    full, fewer = _apart(halves)
+    lines += _apart_lines(full, places)
     lines.append(
-        f"\n`{OURS}` has the least of all rules in {least} of the {len(apart)} rows of all numbers "
-        "of faulty sites but seven, where one site is left. Between seeds the mean of the honest "
-        f"sites under `{OURS}` has a standard deviation of {_short(median(stds))} "
-        f"(median of the rows; largest {_short(max(stds))}).\n"
+        f"\n`{OURS}` has the least in {least} of the {len(apart)} rows of all numbers of faulty "
+        "sites but seven, where one site is left, among the rules with all seeds of the row"
+        f"{_of_how_many(apart)}.\n"
     )
+    if fewer:
+        lines.append(
+            f"With fewer seeds or attacks; in brackets `{OURS}` in the same runs, and how many:\n"
+        )
+        lines += _head(("", *(PLACES[place] for place in places)))
+        lines += [*_apart_lines(fewer, places), ""]
+    several = [row[OURS] for row in table.values() if OURS in row and row[OURS]["seeds"] > 1]
+    if several:
+        stds = [numbers["std"] for numbers in several]
+        lines.append(
+            f"Between seeds the mean of the honest sites under `{OURS}` has a standard deviation "
+            f"of {_short(median(stds))} "
+            f"(median of {len(stds)} rows; largest {_short(max(stds))}).\n"
+        )
     return "\n".join(lines)
+
+
+Apart = dict[str, dict[str, tuple[float, str]]]  # rule -> place -> value, cell
+
+
+def _apart(halves: Mapping[str, Sequence[Row]]) -> tuple[Apart, Apart]:
+    """Return how far sites are apart: of rules with all runs of a place, and of the others."""
+    full: Apart = {}
+    fewer: Apart = {}
+    for place, mine in halves.items():
+        for rule in sorted({rule for row in mine for rule in row}):
+            runs = [
+                (row[rule]["apart_by_seed"][seed], row.get(OURS, {}).get("apart_by_seed", {}), seed)
+                for row in mine
+                if rule in row
+                for seed in row[rule]["apart_by_seed"]
+            ]
+            if all(rule in complete(row) for row in mine):
+                value = fmean(row[rule]["between_sites"] for row in mine)
+                full.setdefault(rule, {})[place] = value, _short(value)
+                continue
+            value = fmean(apart for apart, _, _ in runs)
+            both = [(apart, ours[seed]) for apart, ours, seed in runs if seed in ours]
+            cell = f"{_short(value)} ({_plural(len(runs))})"
+            if both and rule != OURS:
+                value, ours = (fmean(side) for side in zip(*both, strict=True))
+                cell = f"{_short(value)} ({_short(ours)}; {_plural(len(both))})"
+            fewer.setdefault(rule, {})[place] = value, cell
+    return full, fewer
+
+
+def _apart_lines(apart: Apart, places: Sequence[str]) -> list[str]:
+    def key(rule: str) -> tuple[float, str]:
+        return fmean(apart[rule].get(place, (1.0, ""))[0] for place in places), rule
+
+    return [
+        _line((f"`{rule}`", *(apart[rule].get(place, (0.0, ""))[1] for place in places)))
+        for rule in sorted(apart, key=key)
+    ]
+
+
+def _of_how_many(apart: Mapping[str, Mapping[str, Any]]) -> str:
+    counts = sorted(each["rules"] for each in apart.values())
+    if not counts:
+        return ""
+    few, many = counts[0], counts[-1]
+    return f" ({few if few == many else f'{few} to {many}'} rules, the yardsticks among them)"
+
+
+def _plural(runs: int) -> str:
+    return f"{runs} run" if runs == 1 else f"{runs} runs"
 
 
 def _is_half(name: str, place: str) -> bool:
     return name.startswith(f"{place}/") and name.endswith("/4")
 
 
-def by_mean(rules: Iterable[str], of_attack: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Sort rules by their mean over the attacks, the best first; the yardsticks before all."""
+def by_mean(rules: Iterable[str], of_attack: Mapping[str, Row]) -> list[str]:
+    """Sort rules by their mean over the attacks, the best first; the yardsticks before all.
 
-    def key(rule: str) -> tuple[bool, float, str]:
+    Rules that lack seeds or attacks that others have stand last: their means are of other runs.
+    """
+    whole = {attack: complete(row) for attack, row in of_attack.items() if row}
+
+    def key(rule: str) -> tuple[bool, bool, float, str]:
         means = [row[rule]["mean"] for row in of_attack.values() if rule in row]
-        return rule not in (ORACLE, LOCAL), -fmean(means), rule
+        lacks = any(rule not in known for known in whole.values())
+        return rule not in (ORACLE, LOCAL), lacks, -fmean(means), rule
 
     return sorted(rules, key=key)
 
 
-def _ranked(row: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    return sorted(row.items(), key=lambda item: (-item[1]["mean"], item[0]))
+def _ranked(row: Row) -> list[str]:
+    whole = complete(row)
+    return sorted(row, key=lambda rule: (rule not in whole, -row[rule]["mean"], rule))
 
 
-def _score(numbers: Mapping[str, Any]) -> str:
-    return f"{_short(numbers['mean'])}/{_short(numbers['worst'])}"
+def _score(row: Row, rule: str) -> str:
+    numbers = row[rule]
+    return f"{_short(numbers['mean'])}/{_short(numbers['worst'])}{_mark(row, rule)}"
+
+
+def _mark(row: Row, rule: str) -> str:
+    return "" if rule in complete(row) else f" ({row[rule]['seeds']})"
 
 
 def _short(value: float) -> str:

@@ -10,6 +10,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 Runs = Mapping[str, Mapping[str, Any]]
+Row = Mapping[str, Mapping[str, Any]]
 Table = dict[str, dict[str, Any]]
 """``place/attack/faulty`` -> rule -> numbers."""
 
@@ -21,7 +22,8 @@ def rows(runs: Runs) -> Table:
     """Return, for every place, attack and number of faulty sites, every rule's means over seeds.
 
     ``local-only`` and the oracle stand in every row: the one with the accuracies of the row's
-    honest sites, the other as it ran with so many faulty ones.
+    honest sites, the other as it ran with so many faulty ones; both of the seeds in which other
+    rules of the row have run.
     """
     grouped: dict[tuple[str, str, str], dict[str, dict[str, Mapping[str, Any]]]] = {}
     for key, run in runs.items():
@@ -34,7 +36,10 @@ def rows(runs: Runs) -> Table:
         beside = {ORACLE: grouped.get((place, "none", faulty), {}).get(ORACLE, {})}
         alone = grouped.get((place, "none", "0"), {}).get(LOCAL, {})
         beside[LOCAL] = _among_honest(alone, [*of_rule.values(), beside[ORACLE]])
-        every = {**of_rule, **{rule: seeds for rule, seeds in beside.items() if seeds}}
+        run = {seed for rule in of_rule if rule not in beside for seed in of_rule[rule]}
+        for rule, seeds in beside.items():
+            beside[rule] = {seed: seeds[seed] for seed in seeds if seed in run or not run}
+        every = {rule: seeds for rule, seeds in {**of_rule, **beside}.items() if seeds}
         table[f"{place}/{attack}/{faulty}"] = {
             rule: _numbers(seeds) for rule, seeds in every.items()
         }
@@ -65,6 +70,9 @@ def _numbers(seeds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "between_sites": fmean(map(pstdev, accuracy)),
         "seeds": len(runs),
         "by_seed": {seed: fmean(run["accuracy"].values()) for seed, run in sorted(seeds.items())},
+        "apart_by_seed": {
+            seed: pstdev(run["accuracy"].values()) for seed, run in sorted(seeds.items())
+        },
     }
     for name in ("accepted_honest", "accepted_faulty", "faulty_weight"):
         values = [run[name] for run in runs if run.get(name) is not None]
@@ -73,12 +81,23 @@ def _numbers(seeds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return numbers
 
 
+def complete(row: Row) -> list[str]:
+    """Return the rules of a row that can be compared: those with all of its seeds, by name.
+
+    The seeds of a row are those of all its rules but the yardsticks.
+    """
+    rules = [rule for rule in row if rule not in (ORACLE, LOCAL)] or list(row)
+    seeds = {seed for rule in rules for seed in row[rule]["by_seed"]}
+    return sorted(rule for rule in row if set(row[rule]["by_seed"]) == seeds)
+
+
 def claims(table: Table) -> dict[str, dict[str, Any]]:
     """Return for every row what was aimed at, what came, and whether it holds.
 
     Of our default: at least 95 % of the oracle with half of the sites faulty, at most one point
     below local-only with six or seven of eight, within one point of the plain average without
-    attack. Both sides are means over the seeds that both have, while the grid is not complete.
+    attack. Both sides are means over the seeds that both have, while the grid is not complete;
+    ``fails`` names those seeds in which it does not hold by itself.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, row in table.items():
@@ -94,18 +113,26 @@ def claims(table: Table) -> dict[str, dict[str, Any]]:
             got = fmean(ours[seed] for seed in both)
             bound = factor * fmean(theirs[seed] for seed in both) - slack
             found[name] = {
-                "claim": aim, "bound": bound, "got": got, "holds": got >= bound, "seeds": len(both)
+                "claim": aim, "bound": bound, "got": got, "holds": got >= bound, "seeds": len(both),
+                "fails": [seed for seed in both if ours[seed] < factor * theirs[seed] - slack],
             }  # fmt: skip
     return found
 
 
 def spreads(table: Table) -> dict[str, dict[str, Any]]:
-    """Return for every row which rule's accuracies differ least from site to site, and ours."""
+    """Return for every row which rule's accuracies differ least from site to site, and ours.
+
+    Of the rules with all seeds of the row, among which there must be others than the yardsticks.
+    """
     found: dict[str, dict[str, Any]] = {}
     for name, row in table.items():
-        if OURS in row and len(row) > 3 and not name.endswith("/7"):  # of one site there is none
-            least = min(row, key=lambda rule: row[rule]["between_sites"])
+        if name.endswith("/7"):  # of one site there is none
+            continue
+        rules = complete(row)
+        if OURS in rules and not {OURS, LOCAL, ORACLE}.issuperset(rules):
+            least = min(rules, key=lambda rule: (row[rule]["between_sites"], rule))
             found[name] = {
+                "rules": len(rules),
                 "least": least,
                 "its": row[least]["between_sites"],
                 "ours": row[OURS]["between_sites"],
@@ -145,6 +172,7 @@ def show(runs: Runs) -> str:
         verdict = "holds" if claim["holds"] else "FAILS"
         lines.append(
             f"{verdict}: {name}: {claim['claim']}: {claim['got']:.3f}, bound {claim['bound']:.3f}"
+            + (f"; fails in {', '.join(claim['fails'])}" if claim["fails"] else "")
         )
     apart, fallen = spreads(table), below_local_only(table)
     ours = sum(each["least"] == OURS for each in apart.values())

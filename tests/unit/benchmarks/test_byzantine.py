@@ -20,7 +20,7 @@ from benchmarks.byzantine import (
     write_writers,
 )
 from benchmarks.byzantine_run import MOST_REMEMBERED, Federation, Memory
-from benchmarks.byzantine_table import below_local_only, claims, rows, show, spreads
+from benchmarks.byzantine_table import below_local_only, claims, complete, rows, show, spreads
 from fedapp.config import RunConfig
 
 SITES = [f"site-{k}" for k in range(8)]
@@ -108,9 +108,44 @@ def test_the_table_puts_local_only_and_the_oracle_beside_every_row():
     assert not claims(rows(runs))["digits/ipm/4"]["holds"], "0.76 is below 95 % of 0.85"
     assert "FAILS: digits/ipm/4" in show(runs)
     assert below_local_only(table) == {"digits/ipm/4": True}
-    told = spreads(table)["digits/ipm/4"]
-    assert (told["least"], told["its"]) == ("oracle", pytest.approx(0.05))
+    assert "digits/ipm/4" not in spreads(table), "fedavg has one seed of two"
+    runs["digits/ipm/4/fedavg/seed1"] = entry(0.1, 0.3)
+    told = spreads(rows(runs))["digits/ipm/4"]
+    assert (told["least"], told["its"], told["rules"]) == ("oracle", pytest.approx(0.05), 3)
     assert told["ours"] == pytest.approx((0.02 + 0.1) / 2)
+
+
+def test_only_rules_with_all_seeds_of_a_row_are_compared():
+    runs = {
+        f"digits/ipm/4/{rule}/seed{seed}": entry(0.5, 0.5 + apart)
+        for rule, apart, seeds in (
+            ("lightyear", 0.2, (0, 1)), ("krum", 0.0, (0,)), ("median", 0.1, (0, 1)),
+            ("fedavg", 0.1, (1, 0)),
+        )
+        for seed in seeds
+    }  # fmt: skip
+    runs["digits/none/4/oracle/seed0"] = entry(0.5, 0.5)
+
+    table = rows(runs)
+
+    assert complete(table["digits/ipm/4"]) == ["fedavg", "lightyear", "median"]
+    told = spreads(table)["digits/ipm/4"]
+    assert (told["rules"], told["its"]) == (3, pytest.approx(0.05)), "krum lacks a seed"
+    assert told["least"] == "fedavg", "of two alike the first by name"
+
+
+def test_a_claim_that_holds_in_the_mean_names_the_seeds_in_which_it_fails():
+    runs = {
+        "digits/ipm/6/lightyear/seed0": entry(0.5, 0.5),
+        "digits/ipm/6/lightyear/seed1": entry(0.9, 0.9),
+        "digits/none/0/local-only/seed0": entry(0.6, 0.6),
+        "digits/none/0/local-only/seed1": entry(0.6, 0.6),
+    }
+
+    claim = claims(rows(runs))["digits/ipm/6"]
+
+    assert (claim["holds"], claim["fails"]) == (True, ["seed0"])
+    assert "bound 0.590; fails in seed0" in show(runs)
 
 
 def test_the_plan_extrapolates_from_what_has_run():
