@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fedapp.adapter import Adapter
 from fedapp.config import RunConfig
 from fedapp.peer_rules.base import Context, Mixed, Neighbour
 from fedapp.peer_rules.vectors import as_vectors, relative_distances, verdicts
-from fedapp.robust.ubar import ubar
+from fedapp.robust.ubar import nearest, ubar
 from fedapp.robust.vectors import Vector, from_vector
 
 
@@ -32,5 +33,8 @@ class Ubar:
         each = (1 - alpha) / int(accepted_k.sum())
         weights = [each if accepted else 0.0 for accepted in accepted_k]
         far = relative_distances(own_p, peers_kp)
-        told = verdicts(neighbours, weights, "distance or loss", far)
-        return Mixed(from_vector(mixed_p, own), alpha, told)
+        told = list(verdicts(neighbours, weights, "distance", far))
+        for index in nearest(own_p, peers_kp, self._settings.rho):
+            if not accepted_k[index]:
+                told[index] = replace(told[index], refused_by=("loss",))
+        return Mixed(from_vector(mixed_p, own), alpha, tuple(told))

@@ -166,6 +166,11 @@ def test_ubar_takes_of_the_nearest_those_of_no_worse_loss():
     np.testing.assert_allclose(vector(mixed.model), expected, rtol=1e-5, atol=1e-6)
     assert sum(verdict.accepted for verdict in mixed.verdicts) == 2
     assert len(asked) == 4, "the own model and the nearest half, nobody else"
+    why = [
+        next(v.refused_by for v, other in zip(mixed.verdicts, others, strict=True) if other is one)
+        for one in order
+    ]
+    assert why == [(), ("loss",), (), ("distance",), ("distance",), ("distance",)]
 
 
 def test_ubar_falls_back_to_the_nearest_when_all_are_worse():
