@@ -15,6 +15,7 @@ from fedapp.errors import FedappError
 from fedapp.gates import Gates
 from fedapp.gossip.ledger import Heard
 from fedapp.peer_rules.lightyear import thresholds
+from fedapp.peer_rules.unmixable import UNMIXABLE
 
 AGREEMENT = "agreement"
 
@@ -88,7 +89,8 @@ class Deciding:
         nearest = "" if len(self.limits) == 1 else " Of several gates the strictest counts."
         return (
             f"In this run these scores decide: {named}. Half a shade is the limit; darker passes, "
-            f"fainter is refused.{nearest}"
+            f"fainter is refused.{nearest} What the gates let in, and could not be mixed, is drawn "
+            "faintest."
         )
 
     @property
@@ -99,7 +101,12 @@ class Deciding:
         return ((0.0, "far beyond a limit"), (0.5, "on the limit"), (1.0, "far within"))
 
     def value(self, heard: Heard) -> float | None:
-        """Return what a cell shows, in [0, 1]; None if there is no such score."""
+        """Return what a cell shows, in [0, 1]; None if there is no such score.
+
+        Of gates 0 as well for a model that passed them and spoilt the mix: dark is accepted.
+        """
+        if self.limits and heard.reason == UNMIXABLE and self.is_scored(heard):
+            return 0.0
         margins = [
             limit.margin(heard.scores[limit.score])
             for limit in self.limits

@@ -68,6 +68,21 @@ def test_the_caption_says_which_scores_decide_and_where_the_limit_is() -> None:
     assert "decides nothing in this run" in of({**LORA, **none}).guide
 
 
+def test_a_model_that_the_gates_let_in_and_that_spoilt_the_mix_is_drawn_faintest() -> None:
+    """Dark is who was accepted."""
+    scores = {"head": 0.1, "distance": 0.4, "agreement": 0.9}
+    passed = Heard(origin="Ulm", accepted=True, scores=scores)
+    spoilt = Heard(origin="Ulm", accepted=False, reason="unmixable", scores=scores)
+    drawn = of(LORA, passed, spoilt)
+
+    assert drawn.value(passed) == pytest.approx(1 - 0.4 / 6)
+    assert drawn.value(spoilt) == 0
+    assert drawn.value(Heard(origin="Ulm", accepted=False, reason="unmixable")) is None
+    assert "could not be mixed, is drawn faintest" in drawn.guide
+    alone = of({"method": "balance"}, spoilt)
+    assert alone.value(spoilt) == 0.9, "the agreement itself, where it is what is shown"
+
+
 def test_without_a_head_predictions_decide() -> None:
     """The head's distance is exactly 0 then, of everybody."""
     scores = {"head": 0.0, "distance": 0.4, "prediction": 0.3}
