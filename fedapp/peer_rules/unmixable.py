@@ -6,7 +6,7 @@ still be so large that no usable model comes of a mix with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from fedapp.adapter import Adapter
 from fedapp.errors import MergeRefused, TrainingError
-from fedapp.peer_rules.base import Context, Mixed, Neighbour, PeerRule, Verdict, View
+from fedapp.peer_rules.base import Context, Mixed, Neighbour, PeerRule, Verdict
 from fedapp.peer_rules.vectors import as_vectors
 from fedapp.robust.vectors import distances
 from fedapp.validation import first_too_large
@@ -67,19 +67,22 @@ def mix_usable(
     except _SPOILT:
         if first is not None and first.model is own:
             raise
-    context = replace(context, view=_remembering(context.view))
-    mixed, judged = Mixed(own, 1.0, ()), judge(own)
-    kept: list[Neighbour] = []
+    view, loss = _remembering(context.view), _remembering(context.loss)
+    context = replace(context, view=view, loss=loss)
+    mixed, judged = Mixed(own, 1.0, (), _without_mix(first)), judge(own)
+    scores, kept = _scores(first), list[Neighbour]()
     for one in _nearest_first(own, neighbours):
         tried = sorted([*kept, one], key=lambda each: each.name)
         try:
             more = rule.mix(own, tried, context)
+            scores = {**_scores(more), **scores}
+            if not kept:  # should nobody be left, still what the rule found out
+                mixed = replace(mixed, numbers={**_without_mix(more), **mixed.numbers})
             if more.model.digest() != mixed.model.digest():
                 judged = _judged(more.model, own, judge)
         except _SPOILT:
             continue
         mixed, kept = more, tried
-    scores = {verdict.peer: verdict.scores for verdict in (first.verdicts if first else ())}
     left = {verdict.peer: verdict for verdict in mixed.verdicts}
     verdicts = (
         left.get(one.name)
@@ -87,6 +90,16 @@ def mix_usable(
         for one in neighbours
     )
     return replace(mixed, verdicts=tuple(verdicts)), judged
+
+
+def _scores(mixed: Mixed | None) -> dict[str, Mapping[str, float | None]]:
+    return {verdict.peer: verdict.scores for verdict in (mixed.verdicts if mixed else ())}
+
+
+def _without_mix(asked: Mixed | None) -> dict[str, float]:
+    """Return a rule's numbers for the case that the own model stays: nothing is cut from it."""
+    numbers = dict(asked.numbers) if asked else {}
+    return {**numbers, "mixing_error": 0.0} if "mixing_error" in numbers else numbers
 
 
 def _judged(model: Adapter, own: Adapter, judge: Callable[[Adapter], T]) -> T:
@@ -101,14 +114,14 @@ def _nearest_first(own: Adapter, neighbours: Sequence[Neighbour]) -> list[Neighb
     return [neighbours[index] for index in np.argsort(far_k, kind="stable")]
 
 
-def _remembering(view: Callable[[Adapter], View]) -> Callable[[Adapter], View]:
-    """Return a view that looks at every model once, though the rule is asked many times."""
-    known: dict[str, View] = {}
+def _remembering(look: Callable[[Adapter], T]) -> Callable[[Adapter], T]:
+    """Return what looks at every model once, though the rule is asked many times."""
+    known: dict[str, T] = {}
 
-    def remembered(model: Adapter) -> View:
+    def remembered(model: Adapter) -> T:
         key = model.digest()
         if key not in known:
-            known[key] = view(model)
+            known[key] = look(model)
         return known[key]
 
     return remembered

@@ -17,7 +17,7 @@ from fedapp.registry import METHODS, load_half
 
 OPEN = {"lightyear.kernel-gate": "off", "lightyear.prediction": -1.0, "lightyear.distance": 0.0}
 RULES = [name for name, method in METHODS.items() if method.peer_rule and name != "clipping"]
-# Clipping moves the model by no more than a radius, so that nobody spoils its mix.
+# Of one that spoils it clipping takes no more than the others' distance; of two see below.
 
 
 def model(*numbers: float) -> Adapter:
@@ -144,6 +144,52 @@ def test_of_two_that_spoil_it_together_the_farther_is_refused() -> None:
     assert numbers_of(mixed.model) == pytest.approx([54, 2])
 
 
+def test_two_colluders_spoil_a_clipped_mix_and_the_one_that_does_no_harm_is_kept() -> None:
+    """The radius is the second largest distance: with two of them, theirs."""
+    rule, context = world("clipping")
+    own, others = model(1, 2), named(a=model(900, 0), b=model(1, 4), c=model(800, 0))
+    with pytest.raises(TrainingError):
+        judge(100)(rule.mix(own, others, context).model)
+
+    mixed, judged = mix_usable(rule, own, others, context, judge(100))
+
+    assert [one.refused_by for one in mixed.verdicts] == [(UNMIXABLE,), (), ()]
+    expected = rule.mix(own, others[1:], context)  # `c` is clipped to the distance of `b`
+    assert mixed.model.digest() == expected.model.digest()
+    assert judged == pytest.approx(np.abs(numbers_of(expected.model)).max())
+    assert judged < 4
+
+
+def test_what_the_search_found_out_is_told_though_the_first_mix_failed() -> None:
+    """Scores of who is refused, and the rule's numbers where nobody is left."""
+    lightyear, context = world("lightyear", **{"lightyear.kernel-gate": "calibrated"})
+
+    class OnceRefusing:
+        asked = 0
+
+        def __init__(self, config: RunConfig) -> None: ...
+
+        def mix(self, own: Adapter, neighbours: Any, context: Context) -> Mixed:
+            self.asked += 1
+            if self.asked == 1:
+                raise MergeRefused("the mixed model would be non-finite")
+            return lightyear.mix(own, neighbours, context)
+
+    own, huge = model(1, 2), model(900, 0)
+
+    mixed, _ = mix_usable(OnceRefusing(RunConfig()), own, named(a=huge), context, judge(100))
+
+    assert mixed.model is own
+    (verdict,) = mixed.verdicts
+    assert verdict.refused_by == (UNMIXABLE,)
+    assert verdict.scores["distance"] == pytest.approx(np.hypot(899, 2) / np.hypot(1, 2))
+    asked = lightyear.mix(own, named(a=huge), context).numbers
+    assert {"mixing_step", "null_agreement"} < asked.keys()
+    assert mixed.numbers == {**asked, "mixing_error": 0.0}
+    again, _ = mix_usable(lightyear, own, named(a=huge), context, judge(100))
+    assert again.numbers == mixed.numbers
+
+
 def test_if_all_spoil_it_the_own_model_stays_and_if_that_is_spoilt_it_is_an_error() -> None:
     rule, context = world("gossip-average")
     own, others = model(1, 2), named(a=model(900, 0), b=model(-900, 900))
@@ -172,3 +218,20 @@ def test_models_are_looked_at_once_however_often_the_rule_is_asked() -> None:
     mix_usable(rule, model(1, 2), others, context, judge(100))
 
     assert all(looked.count(one) <= 2 for one in looked)
+
+
+def test_losses_are_asked_for_once_however_often_the_rule_is_asked() -> None:
+    asked: list[str] = []
+
+    def loss(adapter: Adapter) -> float:
+        asked.append(adapter.digest())
+        return float(adapter.tensors["head.bias"][0])
+
+    rule, context = world("ubar", **{"ubar.rho": 1.0})
+    context = Context(context.config, "here", 1, view, loss)
+    others = named(**{f"p{index}": model(1, 3 + index) for index in range(4)}, z=model(-9000, 0))
+
+    mixed, _ = mix_usable(rule, model(1, 2), others, context, judge(100))
+
+    assert mixed.verdicts[-1].refused_by == (UNMIXABLE,)
+    assert all(asked.count(one) <= 2 for one in asked), "in the first mix, and in the search"
