@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -14,16 +15,25 @@ from client_app.hosting import hosted_sites
 from client_app.models import load_resident
 from client_app.site import LocalSite, Site
 from fedapp.adapter import Adapter
-from fedapp.atomic import write_bytes
+from fedapp.atomic import sync_folder, write_bytes
 from fedapp.codec import pack
 from fedapp.config import RunConfig
 from fedapp.config_peer import read_settings
-from fedapp.errors import FedappError, GossipError, PolicyRefused
+from fedapp.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    FedappError,
+    GossipError,
+    LedgerError,
+    PolicyRefused,
+)
 from fedapp.exchange import Action, Instruction, Reply
 from fedapp.exported import save_exported
 from fedapp.gossip.node import GossipNode
 from fedapp.gossip.post import deliver
 from fedapp.gossip.start import Start
+from fedapp.hash_chain import read_chain
 from fedapp.mailbox import Mailbox
 from fedapp.results import RunFolder, versions
 from fedapp.run_lock import RunLock
@@ -32,6 +42,7 @@ from fedapp.tasks import headline, title
 
 Say = Callable[[str], None]
 T = TypeVar("T")
+_KINDS = {kind.__name__: kind for kind in (ConfigError, DataError)}
 _LOOK = 0.2  # seconds between two looks at where the others are
 
 
@@ -61,14 +72,68 @@ def load_trainer(start: Start, settings: Path, say: Say) -> Iterator[Trainer]:
 
 @contextmanager
 def run_folder(start: Start) -> Iterator[RunFolder]:
-    """Hold the site's folder of results; raises CheckpointError."""
-    folder = RunFolder(Path(start.state) / "run")
-    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = RunLock(folder.path)
+    """Hold the site's folder of results in this run, ``run`` below its state.
+
+    What is there of another run is kept beside it, as ``run-ID``, and comes back with that run.
+
+    Raises
+    ------
+    CheckpointError
+        If another process works in it, or it cannot be made.
+    """
+    folder, lock = _own_folder(start)
     try:
         yield folder
     finally:
         lock.release()
+
+
+def _own_folder(start: Start) -> tuple[RunFolder, RunLock]:
+    folder = RunFolder(Path(start.state) / "run")
+    aside = folder.path.with_name(f"run-{start.run}")
+    folder.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sorting = RunLock(folder.path.parent)  # one process at a time looks and moves
+    try:
+        if folder.path.exists():
+            lock = RunLock(folder.path)  # nothing is moved while somebody works in it
+            if (other := _run_of(folder)) in ("", start.run):
+                return folder, lock
+            lock.release()
+            _move(folder.path, _free(folder.path.with_name(f"run-{other}")))
+        # A kill between the two moves leaves what the next start finds.
+        if aside.exists():
+            _move(aside, folder.path)
+        folder.path.mkdir(mode=0o700, exist_ok=True)
+        return folder, RunLock(folder.path)
+    finally:
+        sorting.release()
+
+
+def _run_of(folder: RunFolder) -> str:
+    """Return the run whose results a folder has; "": it has none yet."""
+    with suppress(CheckpointError):
+        if told := str(folder.read_config().get("run", "")):
+            return told
+    with suppress(LedgerError, OSError):  # a folder in which only the ledger says it
+        for link in read_chain(folder.ledger / "ledger.jsonl"):
+            return str(link.body.get("run", ""))
+    return ""
+
+
+def _free(path: Path) -> Path:
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(one for one in chain([path], numbered) if not one.exists())
+
+
+def _move(path: Path, target: Path) -> None:
+    try:
+        path.rename(target)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}, the results of one run, cannot become {target.name} to make room for those "
+            f"of another ({error.strerror}); move it away yourself"
+        ) from None
 
 
 async def _at_once() -> None:
@@ -94,6 +159,8 @@ class Trainer:
         Where the site works.
     may_begin : callable
         Returns when a round may begin.
+    succeeded : callable
+        Told after every round.
     """
 
     start: Start
@@ -103,6 +170,7 @@ class Trainer:
     say: Say
     beside: Beside = field(default_factory=lambda: _beside)
     may_begin: Callable[[], Awaitable[None]] = _at_once
+    succeeded: Callable[[], None] = lambda: None
 
     async def run(self, node: GossipNode) -> None:
         """Go on where the last finished round ended, to the end of the last one.
@@ -125,7 +193,7 @@ class Trainer:
     async def _run(self, node: GossipNode) -> None:
         described = await self.beside(lambda: self._do(self._instruction(Action.DESCRIBE, 0)))
         about = {self.start.name: described.description}
-        self.folder.write_config(self.config, versions(), sites=about)
+        self.folder.write_config(self.config, versions(), sites=about, run=self.start.run)
         initial = await self.beside(lambda: self._initial(described.description["label_map"]))
         done, rounds = self._done(), self.config.federation.rounds
         if done:
@@ -134,6 +202,7 @@ class Trainer:
             await self.may_begin()
             round = min(rounds, max(done + 1, _round_of_the_others(node)))
             await self._round(node, round, initial)
+            self.succeeded()
             done = round
         peft_config = described.description["peft_config"]
         model, card = self._model(initial), self._card()
@@ -220,7 +289,8 @@ class Trainer:
             return reply
         if failure.kind == PolicyRefused.__name__:
             raise PolicyRefused(failure.message, reason=failure.reason)
-        raise FedappError(failure.message)
+        # Its kind says whether another attempt makes sense.
+        raise _KINDS.get(failure.kind, FedappError)(failure.message)
 
     def _initial(self, label_map: list[str]) -> Adapter:
         return load_resident(self.config, label_map).parameters.initial(self.config.seed)

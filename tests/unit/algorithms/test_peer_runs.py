@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +16,12 @@ from peer_drivers import check_same, ledgers, models, run_autonomous, start_of
 from pictures import LABELS, save_pictures
 
 from benchmarks.local_grid import LocalGrid
-from client_app.peer_process import load_trainer
+from client_app.peer_process import load_trainer, run_folder
 from client_app.site import LocalSite
 from fedapp.config import RunConfig
-from fedapp.errors import ConfigError, FedappError, MissingReplies
+from fedapp.errors import CheckpointError, ConfigError, FedappError, MissingReplies
 from fedapp.exchange import Action, Failure, Instruction, Reply
+from fedapp.gossip.ledger import Ledger
 from fedapp.peft_format import load_peft
 from fedapp.results import RunFolder
 from fedapp.whole_format import load_whole
@@ -387,3 +390,64 @@ def test_a_peer_refuses_a_method_that_needs_a_coordinator(tmp_path: Path) -> Non
         load_trainer(start, tmp_path / "settings.toml", print),
     ):
         pass
+
+
+def test_a_second_run_trains_all_its_rounds_and_loses_nothing_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings_in(tmp_path, "alone")
+
+    def state_of() -> tuple[str, dict[str, str], set[int]]:
+        mine = RunFolder(tmp_path / "Hungary" / "run")
+        rounds = {row["round"] for row in mine.read_metrics()}
+        return mine.read_config()["run"], digests(mine.path), rounds
+
+    run_autonomous(tmp_path, config, SITES, monkeypatch)
+    first, files, _ = state_of()
+    run_autonomous(tmp_path, config, SITES, monkeypatch)
+    second, newer, rounds = state_of()
+
+    assert first != second
+    assert rounds == set(range(1, config.federation.rounds + 1))
+    assert digests(tmp_path / "Hungary" / f"run-{first}") == files
+    adapter = "adapter/adapter_model.safetensors"
+    assert newer[adapter] == files[adapter], "the same settings, trained from the beginning again"
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_folder_of_results_is_that_of_its_run_and_comes_back_with_it(tmp_path: Path) -> None:
+    def starts(run: str, *, config: bool = True) -> list[str]:
+        start = start_of("Bern", run, tmp_path, ["Bern"])
+        with run_folder(start) as folder:
+            kept = [path.read_text() for path in folder.path.glob("mine")]
+            (folder.path / "mine").write_text(run)
+            if config:
+                folder.write_config(RunConfig.from_flat({}), {}, run=run)
+            else:
+                folder.ledger.mkdir(exist_ok=True)
+                with closing(Ledger(folder.ledger / "ledger.jsonl", run, "Bern")) as ledger:
+                    ledger.record(ledger.length + 1, heard=(), time=1.0)
+            with pytest.raises(CheckpointError, match="in progress"), run_folder(start):
+                pass
+            other = start_of("Bern", "f" * 32, tmp_path, ["Bern"])
+            with pytest.raises(CheckpointError, match="in progress"), run_folder(other):
+                pass
+            return kept
+
+    one, two, three = ("1" * 32, "2" * 32, "3" * 32)
+    assert starts(one, config=False) == []
+    assert starts(two) == [], "whose folder it is says the ledger, where nothing else does"
+    assert starts(one, config=False) == [one]
+    (tmp_path / "Bern" / "run").rename(tmp_path / "Bern" / f"run-{one}")  # a kill between two moves
+    assert starts(one) == [one]
+    (tmp_path / "Bern" / f"run-{one}").mkdir()  # somebody's own
+    assert starts(three) == []
+    names = {path.name for path in (tmp_path / "Bern").iterdir()}
+    assert names == {"run", f"run-{one}", f"run-{one}-2", f"run-{two}"}
