@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from client_app.data import SiteData
-    from fedapp.gossip.start import Start
+    from client_app.service.peer import HostedPeer
 
 
 def check_site(config: SiteFile, run: RunConfig) -> Iterator[Finding]:
@@ -45,12 +46,13 @@ def check_site(config: SiteFile, run: RunConfig) -> Iterator[Finding]:
     yield attempt("base-model", lambda: _model(config, run))
     files = [path for path in (config.check.authority, *config.check.certificates) if path]
     if config.peer is not None:
-        peers: list[Start] = []
+        peers: list[HostedPeer] = []
         path = config.peer
         yield attempt("peer", lambda: _peer(config, path, peers))
-        files += [peer.certificate for peer in peers]
+        files += [peer.start.certificate for peer in peers]
         for peer in peers:
-            yield check_neighbours(peer, config.check.timeout)
+            yield from _training(config, peer)
+            yield check_neighbours(peer.start, config.check.timeout)
     yield from check_files(files, utc_now())
     yield from check_network(config.check)
 
@@ -107,12 +109,27 @@ def _policy(config: SiteFile, run: RunConfig, loaded: list[SiteData]) -> Finding
     return Finding("policy", Status.OK, "the run would be let in")
 
 
-def _peer(config: SiteFile, path: Path, found: list[Start]) -> Finding:
+def _peer(config: SiteFile, path: Path, found: list[HostedPeer]) -> Finding:
     from client_app.service.peer import HostedPeer
 
     peer = HostedPeer.read(config, path)
-    found.append(peer.start)
+    found.append(peer)
     return Finding("peer", Status.OK, f"{peer.run.method}, listens on {peer.start.listen}")
+
+
+def _training(config: SiteFile, peer: HostedPeer) -> Iterator[Finding]:
+    """Look at what the peer's own settings need, as for a run's; what they lack ends the peer."""
+    loaded: list[SiteData] = []
+    looks = {
+        "data": lambda: _data(config, peer.run, loaded),
+        "policy": lambda: _policy(config, peer.run, loaded),
+        "base-model": lambda: _model(config, peer.run),
+    }
+    for name, look in looks.items():
+        found = attempt(name, look)
+        refused = name == "policy" and found.status is Status.WARNING
+        status = Status.FAILED if refused else found.status
+        yield replace(found, check=f"peer-{name}", status=status)
 
 
 def _model(config: SiteFile, run: RunConfig) -> Finding:

@@ -15,12 +15,19 @@ from pathlib import Path
 
 import fedapp
 from client_app.service.desk import Desk
-from client_app.service.work import SiteWork
+from client_app.service.work import SiteWork, check_model
 from fedapp.audit import AuditLog
 from fedapp.config import RunConfig
 from fedapp.config_peer import load_peer, read_settings
 from fedapp.config_site import SiteFile
-from fedapp.errors import ConfigError, FedappError, IdentityError, PolicyRefused, Refused
+from fedapp.errors import (
+    ConfigError,
+    DataError,
+    FedappError,
+    IdentityError,
+    PolicyRefused,
+    Refused,
+)
 from fedapp.exchange import Instruction, Reply
 from fedapp.gossip.chunks import Grid, manifest, payload_digest
 from fedapp.gossip.peer import load_identity, run_node
@@ -50,7 +57,8 @@ class HostedPeer:
     doing : str
         What it does now, in words.
     failed : bool
-        Whether it has failed, for good or until it begins again.
+        Whether it has failed, for good or until a round of it has succeeded again: for longer than
+        the pause in between, in which nobody may have looked.
     """
 
     config: SiteFile
@@ -87,8 +95,9 @@ class HostedPeer:
                 "service takes part in none; leave faults.sites out"
             )
         try:
+            check_model(config, run.model.source)
             check_request(config.policy, _request(config, run, begun=True))
-        except PolicyRefused as error:
+        except (ConfigError, PolicyRefused) as error:
             raise ConfigError(f"{start.settings_file}: {error.message}") from None
         return cls(config, replace(start, state=str(config.state / "peer")), config.localise(run))
 
@@ -97,18 +106,18 @@ class HostedPeer:
 
         Cancelled when the service is told to end.
         """
+        self._succeeds()
         while True:
-            self.doing, self.failed = "running", False
             try:
                 await self._once(desk, work, say)
-            except (ConfigError, IdentityError, Refused) as error:
+            except (ConfigError, DataError, IdentityError, Refused) as error:
                 say(f"{self.config.name} is no peer any more: {error}")
                 self._fails(f"failed, {error}")
                 await self._note(audit, "failed", error.message)
                 return
             except FedappError as error:
                 log.warning("%s; the peer begins again in %g s", error, _AGAIN)
-                self._fails(f"begins again soon, {error}")
+                self._fails(f"failed, {error}")
                 await asyncio.sleep(_AGAIN)
             except Exception as error:  # what is asked by the coordinator goes on
                 log.error("the peer has failed", exc_info=error)
@@ -117,9 +126,12 @@ class HostedPeer:
                 await self._note(audit, "failed", why)
                 return
             else:
-                self.doing = "completed"
+                self.doing, self.failed = "completed", False
                 await self._note(audit, "completed", "")
                 return
+
+    def _succeeds(self) -> None:
+        self.doing, self.failed = "running", False
 
     def _fails(self, words: str) -> None:
         self.doing, self.failed = words[:_LONGEST], True
@@ -130,7 +142,7 @@ class HostedPeer:
         with run_folder(self.start) as folder:
             trainer = Trainer(
                 self.start, self.run, _Site(work, self.start.settings.chunk), folder, say,
-                beside=desk.lend, may_begin=self._may_begin,
+                beside=desk.lend, may_begin=self._may_begin, succeeded=self._succeeds,
             )  # fmt: skip
             await run_node(self.start, trainer, asyncio.Event(), say)
 

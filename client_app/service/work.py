@@ -102,7 +102,7 @@ class SiteWork:
         asked = task.instruction
         try:
             task.check()
-            self._check_model(asked.config.model.source)
+            check_model(self._config, asked.config.model.source)
             own = self._config.localise(asked.config)
             site = self._of(own)
             check_steps(self._config.policy, _steps(site, asked))
@@ -116,17 +116,6 @@ class SiteWork:
         reply = replace(reply, description=_in_public(reply.description, own, asked.config))
         records = _training_records(site)
         return withhold(self._config.policy, reply, asked.config.model.task, records)
-
-    def _check_model(self, source: str) -> None:
-        """Let a coordinator name models, and no folder of this machine."""
-        from client_app.sources import is_path, short_name
-
-        if source not in self._config.models and is_path(source):
-            raise ConfigError(
-                f"model.source names a folder, '{short_name(source)}', and which of this machine's "
-                "folders is a base model is the site's affair; use a name, and let every site say "
-                "under [models] of site.toml where it is"
-            )
 
     def _failed(self, asked: Instruction, error: Exception) -> Reply:
         name = self._config.name
@@ -165,6 +154,18 @@ class SiteWork:
                 "site trains again; make room in %s",
                 instruction.round, error.strerror, self._config.state,
             )  # fmt: skip
+
+
+def check_model(config: SiteFile, source: str) -> None:
+    """Let a run's settings name models, and no folder of this machine; raises ConfigError."""
+    from client_app.sources import is_path, short_name
+
+    if source not in config.models and is_path(source):
+        raise ConfigError(
+            f"model.source names a folder, '{short_name(source)}', and which of this machine's "
+            "folders is a base model is the site's affair; use a name, and let every site say "
+            "under [models] of site.toml where it is"
+        )
 
 
 def described(task_id: str, asked: Instruction) -> dict[str, Any]:

@@ -142,6 +142,16 @@ WRONG = {
         lambda h: write_settings(h.sites, **{"faults.sites": "Hungary"}),
         "takes part in none",
     ),
+    "a folder as base model": (
+        lambda h: write_settings(h.sites, **{"model.source": str(h.sites.root)}),
+        "which of this machine's folders is a base model is the site's affair",
+    ),
+    "a member that does not train": (
+        lambda h: h.sites.root.joinpath("consortium.toml").write_text(
+            h.sites.root.joinpath("consortium.toml").read_text().replace("true", "false")
+        ),
+        "says of 'Cleveland' trains = false",
+    ),
 }
 
 
@@ -200,28 +210,73 @@ def test_hours_hold_a_round_back_and_too_many_steps_end_it(sites, monkeypatch):
     assert run_of(hospital.file).read_status()["state"] == "failed"
 
 
-def test_what_may_pass_is_told_until_the_peer_begins_again(sites, monkeypatch):
+def test_a_hospital_says_which_folder_is_a_base_model(sites):
+    hospital = Hospital(sites, "Cleveland")
+    write_settings(sites, **{"model.source": "/theirs"})
+    hospital.file.write_text(hospital.file.read_text() + f'[models]\n"/theirs" = "{sites.root}"\n')
+    config = load_site_file(hospital.file)
+
+    assert HostedPeer.read(config, config.peer).run.model.source == str(sites.root)
+
+
+WRONG_ONLY_HERE = {
+    "data": ("DataError", {"data.labels": "yes,no"}),
+    "settings": ("ConfigError", {"data.max-examples": 20, "lora.targets": "nothing-like-it"}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ONLY_HERE)
+def test_what_is_wrong_with_the_settings_is_not_tried_again_and_is_in_the_log(sites, case):
+    kind, changes = WRONG_ONLY_HERE[case]
+    write_settings(sites, **changes)
+    hospital = Hospital(sites, "Cleveland")
+    hospital.open()
+    found = {each.check: each for each in check_site(hospital.config, COORDINATED)}
+    asked = Instruction(Action.DESCRIBE, "Cleveland", hospital.peer.run, run=sites.run)
+    failure = hospital.work.for_peer(asked, lambda _: "").failure
+
+    async def whole():
+        desk = Desk(hospital.work)
+        await asyncio.wait_for(hospital.meet(desk), 60)
+        await desk.close(10.0)
+
+    asyncio.run(whole())
+
+    assert failure.kind == kind
+    (ended,) = hospital.events("peer-ended")
+    assert (ended["how"], ended["message"]) == ("failed", failure.message)
+    assert (hospital.peer.doing, hospital.peer.failed) == (f"failed, {failure.message}", True)
+    if case == "data":
+        assert found["data"].status == "ok", "the coordinator's run can use the same records"
+        assert found["peer-data"].status == "failed"
+
+
+def test_what_may_pass_is_told_until_a_round_has_succeeded(sites, monkeypatch):
     monkeypatch.setattr(peer_module, "_AGAIN", 0.01)
     hospital, seen = Hospital(sites, "Cleveland"), []
     hospital.open()
     sleep = asyncio.sleep
 
-    async def once(self, *_):
+    def look(self):
         seen.append((self.doing, self.failed))
+
+    async def once(self, *_):
+        look(self)
         if len(seen) == 1:
             raise GossipError("the port is taken")
+        self._succeeds()
+        look(self)
 
     async def pause(seconds):
-        seen.append((hospital.peer.doing, hospital.peer.failed))
+        look(hospital.peer)
         await sleep(seconds)
 
     monkeypatch.setattr(HostedPeer, "_once", once)
     monkeypatch.setattr(peer_module.asyncio, "sleep", pause)
     asyncio.run(hospital.peer.keep(None, hospital.work, hospital.audit, hospital.said.append))
 
-    assert seen == [
-        ("running", False), ("begins again soon, the port is taken", True), ("running", False),
-    ]  # fmt: skip
+    failed = ("failed, the port is taken", True)
+    assert seen == [("running", False), failed, failed, ("running", False)]
     assert (hospital.peer.doing, hospital.peer.failed) == ("completed", False)
 
 
@@ -294,8 +349,48 @@ def test_site_check_looks_at_the_peer_too(sites):
 
     assert (found["peer"].status, found["neighbours"].status) == ("ok", "ok")
     assert "certificate.pem: valid from" in dates[0]
+    assert [found[f"peer-{what}"].status for what in ("data", "policy", "base-model")] == ["ok"] * 3
     assert alone["neighbours"].status == "warning"
     assert "not Hungary at 127.0.0.1" in alone["neighbours"].detail
     assert broken["peer"].status == "failed"
     assert "key.pem" in broken["peer"].detail
     assert "neighbours" not in broken
+
+
+def test_site_check_tells_that_a_round_of_the_peer_has_too_many_steps(sites):
+    write_settings(sites, **{"train.local-epochs": 2})  # a step each
+    hospital = Hospital(sites, "Cleveland", "max-local-steps = 1\n")
+
+    found = {each.check: each for each in check_site(hospital.config, COORDINATED)}
+
+    assert (found["policy"].status, found["peer-policy"].status) == ("ok", "failed")
+    assert "rule 'max-local-steps'" in found["peer-policy"].detail
+
+
+def test_a_peer_whose_rounds_succeed_again_is_well(sites, monkeypatch):
+    monkeypatch.setattr(peer_module, "_AGAIN", 0.05)
+    write_settings(sites, **{"p2p.minimum": 0, "federation.rounds": 1, "p2p.gather-timeout": 0.5})
+    hospital, seen = Hospital(sites, "Cleveland"), []
+    hospital.open()
+    record = hospital.audit.record
+
+    def looked(event, **more):
+        seen.append((more.get("action"), hospital.peer.failed))
+        record(event, **more)
+
+    monkeypatch.setattr(hospital.audit, "record", looked)
+    taken = socket.create_server(("127.0.0.1", sites.ports["Cleveland"]))
+
+    async def whole():
+        desk = Desk(hospital.work)
+        meeting = hospital.meet(desk)
+        while not hospital.peer.failed:
+            await asyncio.sleep(0.01)
+        taken.close()
+        await asyncio.wait_for(meeting, 60)
+        await desk.close(10.0)
+
+    asyncio.run(whole())
+
+    assert ("mix", True) in seen, "begun again is not yet well"
+    assert (hospital.peer.doing, hospital.peer.failed) == ("completed", False)

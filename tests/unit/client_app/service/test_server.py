@@ -199,11 +199,11 @@ def test_a_container_can_tell_alive_but_offline_apart(service, capsys):
 def test_a_container_is_told_of_the_peer_that_the_service_is_as_well(
     tmp_path, capsys, failed, code
 ):
-    peer = SimpleNamespace(doing="begins again soon, the port is taken", failed=failed)
+    peer = SimpleNamespace(doing="failed, the port is taken", failed=failed)
     with Service(write_site(tmp_path), peer=peer) as service:
         assert health_of([str(service.config.socket)]) == code
 
-    assert capsys.readouterr().out.endswith("or never; peer begins again soon, the port is taken\n")
+    assert capsys.readouterr().out.endswith("or never; peer failed, the port is taken\n")
 
 
 def test_more_than_the_limit_is_refused_before_it_is_sent(tmp_path):
