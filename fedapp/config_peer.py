@@ -111,9 +111,15 @@ def load_peer(path: Path) -> Start:
     Raises
     ------
     ConfigError
-        See `read_peer`.
+        See `read_peer`; or if the site is to train, and is a member that does not.
     """
     config, consortium = read_peer(path)
+    own = next(member for member in consortium.members if member.name == config.name)
+    if config.settings and not own.trains:
+        raise ConfigError(
+            f"{path} names settings to train with, and {config.consortium} says of "
+            f"'{config.name}' trains = false, so that nobody would ask for its model; take one out"
+        )
     graph = consortium.graph()
     origins = consortium.origins(config.name)
     if config.settings:  # a model is mixed with its neighbours' alone

@@ -21,6 +21,7 @@ _PLAIN = (
 _FILLED = {"README.md": "README.md", "env": ".env", "join.toml": "join.toml",
            "site.toml": "site.toml", "fingerprints.txt": "fingerprints.txt"}  # fmt: skip
 _PEERS, _PEER, _SITE_PEER = "peers.toml", "peer.toml", "site-peer.toml"
+_USUAL_PORT = "9443"
 
 
 def write_kit(
@@ -51,6 +52,7 @@ def write_kit(
     changed = put(kit / "authority.pem", authority)
     for file in _PLAIN:
         changed |= put(kit / file, _template(file).encode())
+    values["port"] = _port(config, name)
     for file, target in _FILLED.items():
         changed |= put(kit / target, Template(_template(file)).substitute(values).encode())
     network = _network(config, name)
@@ -82,8 +84,17 @@ def _network(config: ConsortiumFile, name: str) -> Mapping[str, str]:
     peer = {"name": name, "consortium": _PEERS, "certificate": CERTIFICATE,
             "key": "secrets/peer.key", "authority": "authority.pem", "store": "store"}  # fmt: skip
     # What the coordinator hands over beside the kit, and the site's own volume.
-    trains = {**peer, "settings": "settings.toml", "store": "/state/store"}
-    return {_PEERS: text, _PEER: toml.lines(peer), _SITE_PEER: toml.lines(trains)}
+    files = {_PEERS: text, _PEER: toml.lines(peer)}
+    if next(member["trains"] for member in members if member["name"] == name):
+        trains = {**peer, "settings": "settings.toml", "store": "/state/store"}
+        files[_SITE_PEER] = toml.lines(trains)
+    return files
+
+
+def _port(config: ConsortiumFile, name: str) -> str:
+    """Return the port that the others call this member on."""
+    own = next(member.address for member in config.members if member.name == name)
+    return own.rpartition(":")[2] or _USUAL_PORT
 
 
 def _template(name: str) -> str:

@@ -6,6 +6,7 @@ container.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import http.server
 import os
@@ -135,6 +136,39 @@ def test_its_health_check_takes_the_refusal_for_an_answer(gate: Gate, shell: str
     with socket.create_server(("127.0.0.1", 0)) as hung:  # takes calls, and that is all
         port = hung.getsockname()[1]
         assert health(shell, port) == (1, f"the gate does not answer on port {port}\n")
+
+
+@pytest.mark.parametrize("shell", ["sh", "busybox"])
+def test_its_health_check_is_not_content_with_another_answer(shell: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        def answer() -> None:
+            call, _ = other.accept()
+            with call:
+                call.recv(1024)
+                call.sendall(b"HTTP/1.1 4000 Nobody\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert health(shell, port) == (1, f"the gate does not answer on port {port}\n")
+        answering.join(5)
+
+
+@pytest.mark.parametrize("shell", ["sh", "busybox"])
+def test_its_health_check_waits_for_no_connection_for_long(shell: str) -> None:
+    with contextlib.ExitStack() as calls:
+        full = calls.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        for _ in range(4):  # more than wait there: what comes now is not even told no
+            call = calls.enter_context(socket.socket())
+            call.setblocking(False)
+            call.connect_ex(("127.0.0.1", port))
+        began = time.monotonic()
+        assert health(shell, port) == (1, f"the gate does not answer on port {port}\n")
+        assert time.monotonic() - began > 4, "it was refused, and had nothing to wait for"
 
 
 def health(shell: str, port: int) -> tuple[int, str]:

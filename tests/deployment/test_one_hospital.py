@@ -22,6 +22,7 @@ services:
   site: {{healthcheck: {{interval: 5s}}}}
 networks:
   outside: {{external: true, name: {network}}}
+  default: {{external: true, name: {network}}}
 """
 
 

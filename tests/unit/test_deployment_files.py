@@ -134,7 +134,7 @@ def test_the_site_of_a_real_hospital_has_no_network() -> None:
     assert HOSPITAL["services"]["keygen"]["network_mode"] == "none"
     with_records = {n for n, s in HOSPITAL["services"].items() if "/data:ro" in str(s["volumes"])}
     assert with_records == {"site", "check", "try"}
-    online = {name for name in with_records if "networks" in HOSPITAL["services"][name]}
+    online = {n for n in with_records if HOSPITAL["services"][n].get("network_mode") != "none"}
     assert online == {"check"}, "which looks at the way to the coordinator too"
     page = (KIT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"--rm (\w+) (dry-run|train-local) ", page) == [
@@ -148,7 +148,7 @@ def test_a_site_is_a_peer_only_with_the_overlay_that_says_so() -> None:
     """Which gives it a network that nobody else is on, one port, and its key as a secret."""
     service = SITE_PEER["services"]["site"]
     assert set(SITE_PEER["services"]) == {"site", "check"}
-    assert service["network_mode"] == "${FEDAPP_PEER_NETWORK:-fedapp-peers}"
+    assert "networks" not in HOSPITAL["services"]["check"], "1.29 takes none away"
     assert "networks" not in SITE_PEER, "compose 1.29 takes a site that has one in none"
     assert [name for name, each in HOSPITAL["services"].items() if "peers" in str(each)] == []
     assert service["ports"] == ["${FEDAPP_PEER_PORT:-9443}:9443"]
@@ -156,6 +156,7 @@ def test_a_site_is_a_peer_only_with_the_overlay_that_says_so() -> None:
     assert "--peer" not in HOSPITAL["services"]["site"]["command"]
     assert "\npeer" not in (KIT / "site.toml").read_text(encoding="utf-8")
     for each in SITE_PEER["services"].values():
+        assert each["network_mode"] == "${FEDAPP_PEER_NETWORK:-fedapp-peers}"
         assert {mount["target"] for mount in each["volumes"]} == {
             f"/etc/fedapp/{name}" for name in (
                 "site-peer.toml", "peers.toml", "settings.toml", "authority.pem", "certificate.pem",
@@ -216,16 +217,20 @@ def test_the_demonstrations_peers_are_its_sites_on_the_network_that_leads_nowher
         added = DEMO_PEERS["services"][service]
         assert set(added) == {"command", "volumes", "secrets"}
         assert added["command"] == SITE_PEER["services"]["site"]["command"]
-        targets = {mount["target"] for mount in SITE_PEER["services"]["site"]["volumes"]}
-        assert {f"/{mount.rpartition(':/')[2]}" for mount in added["volumes"]} == {
-            f"{target}:ro" for target in targets
+        of_kit = SITE_PEER["services"]["site"]["volumes"]
+        targets = {mount["target"] for mount in of_kit}
+        assert {mount["target"] for mount in added["volumes"]} == targets
+        assert {(mount["type"], mount["read_only"]) for mount in added["volumes"]} == {
+            ("bind", True)
         }
-        kits = {kit for mount in added["volumes"] for kit in re.findall(r"/kits/([^/]+)/", mount)}
+        sources = [mount["source"] for mount in added["volumes"]]
+        kits = {kit for source in sources for kit in re.findall(r"/kits/([^/]+)/", source)}
         assert kits == {name}
         (secret,) = added["secrets"]
         key = DEMO_PEERS["secrets"][secret["source"]]["file"]
         assert key == f"./deploy/demo/hospitals/{name}/secrets/peer.key"
     run = read_settings(ROOT / "deploy" / "lightyear.toml")
+    assert run.p2p.minimum == 1, "of three sites two go on when one is gone"
     assert f"data.labels='{','.join(run.data.labels)}'" in (ROOT / "deploy" / "run.sh").read_text()
 
 
@@ -268,19 +273,29 @@ def test_compose_takes_the_demonstration(more: list[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not here")
 @pytest.mark.parametrize(
-    "more", [[], ["compose.gpu.yml"], ["compose.peers.yml"], ["compose.site-peer.yml"]]
-)
+    "more",
+    [
+        [], ["compose.gpu.yml"], ["compose.peers.yml"], ["compose.site-peer.yml"],
+        ["compose.site-peer.yml", "compose.gpu.yml"],
+    ],
+)  # fmt: skip
 def test_compose_takes_a_kit(more: list[str], tmp_path: Path) -> None:
-    values = {"site": "St. Gallen", "core": "core:1", "image": "site:1"}
+    values = {"site": "St. Gallen", "core": "core:1", "image": "site:1", "port": "9443"}
     text = Template((KIT / "env").read_text(encoding="utf-8")).substitute(values)
     (tmp_path / ".env").write_text(text, encoding="utf-8")
     files = ["docker-compose.yml", *more]
     for name in files:
         shutil.copy2(KIT / name, tmp_path / name)
-    command = ["docker-compose", *(f"--file={name}" for name in files), "config"]
+    command = ["docker-compose", *(f"--file={name}" for name in files), "--profile=setup", "config"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "St. Gallen" in done.stdout
+    services = yaml.safe_load(done.stdout)["services"]
+    ways = {name: services[name].get("network_mode") for name in ("site", "check", "try")}
+    peers = "fedapp-peers" if "compose.site-peer.yml" in more else None
+    assert ways == {"site": peers or "none", "check": peers, "try": "none"}
+    with_gpu = {name for name, service in services.items() if "deploy" in service}
+    assert with_gpu == ({"site", "check", "try"} if "compose.gpu.yml" in more else set())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 import tomllib
@@ -20,7 +21,7 @@ from fedapp.config_join import read_join
 from fedapp.config_peer import load_peer
 from fedapp.config_policy import PolicySection
 from fedapp.config_site import load_site_file
-from fedapp.errors import IdentityError, ProvisionError
+from fedapp.errors import ConfigError, IdentityError, ProvisionError
 from fedapp.gossip.identity import Identity
 from fedapp.provision import keys as keys_
 from fedapp.provision.keys import read_peer_key
@@ -151,6 +152,42 @@ def test_a_kit_holds_what_each_program_reads(coordinator: Coordinator) -> None:
         assert "$site" not in path.read_text(encoding="utf-8")
     for name in ("README.md", ".env", "site.toml"):
         assert "St. Gallen" in (kit / name).read_text(encoding="utf-8")
+
+
+def test_a_member_that_does_not_train_gets_no_file_to_train_with(coordinator: Coordinator) -> None:
+    coordinator.extra = f'[peers]\nrun = "{RUN}"\n'
+    coordinator.write()
+    coordinator.complete()
+    kit = coordinator.folder.kit("Zürich")
+    text = (kit / "site-peer.toml").read_text(encoding="utf-8")
+    file = coordinator.file.read_text(encoding="utf-8")
+    coordinator.file.write_text(file.rstrip() + "\ntrains = false\n", encoding="utf-8")
+
+    coordinator.provision()
+
+    assert not (kit / "site-peer.toml").exists()
+    assert (coordinator.folder.kit("Basel") / "site-peer.toml").exists()
+    assert load_peer(kit / "peer.toml").name == "Zürich"
+    (kit / "site-peer.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="says of 'Zürich' trains = false"):
+        load_peer(kit / "site-peer.toml")
+
+
+def test_the_port_that_a_kit_opens_is_the_one_that_the_others_call(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.peers = {"Basel": "[2001:db8::1]:19443"}
+    coordinator.extra = f'[peers]\nrun = "{RUN}"\n'
+    coordinator.write()
+    coordinator.complete()
+
+    ports = {
+        name: re.findall(
+            "^FEDAPP_PEER_PORT=(.*)$", (coordinator.folder.kit(name) / ".env").read_text(), re.M
+        )
+        for name in ("Basel", "Zürich")
+    }
+    assert ports == {"Basel": ["19443"], "Zürich": ["9443"]}
 
 
 def test_a_kit_of_a_consortium_without_peers_names_none(coordinator: Coordinator) -> None:
