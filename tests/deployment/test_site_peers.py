@@ -156,7 +156,8 @@ def test_sites_of_three_kits_learn_from_each_other_and_answer_their_coordinator(
         failed = first.compose("up", "-d", "site", overlay=OVERLAY)
         assert failed.returncode != 0
         assert missing in failed.stderr
-        assert not first.running("site")
+        # Compose 1.29 has stopped the one without a peer by then; v2 leaves it alone.
+        assert not first.running("site") or first.networks("site") == ["none"]
         provide()
     assert first.compose("up", "-d", "site", overlay=OVERLAY).returncode == 0
     wait_until(lambda: "error: " in first.logs("site"), kits.logs, 60)
