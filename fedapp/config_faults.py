@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from fedapp.config_section import Names, Section, setting
 from fedapp.faults import ATTACKS, Attack
+from fedapp.text import clean
 
 
 class FaultsSection(Section):
@@ -39,7 +40,7 @@ class FaultsSection(Section):
         known = tuple(name for name in ATTACKS if name in value)
         if odd := sorted(set(value) - set(ATTACKS)):
             raise PydanticCustomError(
-                "attack", f"unknown attack '{odd[0]}'; choose of {', '.join(ATTACKS)}"
+                "attack", f"unknown attack '{clean(odd[0])}'; choose of {', '.join(ATTACKS)}"
             )
         if not known:
             raise PydanticCustomError("attack", "expected at least one attack")

@@ -53,6 +53,7 @@ def test_every_attack_can_be_named_and_survives_the_wire():
     ("flat", "sentence"),
     [
         ({"attack": "flip"}, "unknown attack 'flip'; choose of none, additive"),
+        ({"attack": "[" * 5000}, r"unknown attack '\[{77}\.\.\.'; choose of none, additive"),
         ({"attack": ""}, "expected at least one attack"),
         ({"delay": 16}, "faults.delay"),
         ({"from_round": 0}, "faults.from-round"),
