@@ -20,6 +20,7 @@ from benchmarks.byzantine_table import (
     rows,
     spreads,
 )
+from fedapp.report.units import plural
 
 NAMES = {
     "sign-flip": "sign flip", "noise": "noise", "random": "random", "head-flip": "head flip",
@@ -49,7 +50,7 @@ def page(runs: Runs) -> str:
     table = rows(runs)
     counts = [numbers["seeds"] for row in table.values() for numbers in row.values()]
     few, many = min(counts, default=0), max(counts, default=0)
-    seeds = f"{few} to {many} seeds" if few < many else "1 seed" if many == 1 else f"{many} seeds"
+    seeds = f"{few} to {many} seeds" if few < many else plural(many, "seed")
     parts = [HEAD.format(seeds=seeds)]
     parts.append(_claims(table))
     for place, title in PLACES.items():
@@ -236,10 +237,10 @@ def _apart(halves: Mapping[str, Sequence[Row]]) -> tuple[Apart, Apart]:
                 continue
             value = fmean(apart for apart, _, _ in runs)
             both = [(apart, ours[seed]) for apart, ours, seed in runs if seed in ours]
-            cell = f"{_short(value)} ({_plural(len(runs))})"
+            cell = f"{_short(value)} ({plural(len(runs), 'run')})"
             if both and rule != OURS:
                 value, ours = (fmean(side) for side in zip(*both, strict=True))
-                cell = f"{_short(value)} ({_short(ours)}; {_plural(len(both))})"
+                cell = f"{_short(value)} ({_short(ours)}; {plural(len(both), 'run')})"
             fewer.setdefault(rule, {})[place] = value, cell
     return full, fewer
 
@@ -260,10 +261,6 @@ def _of_how_many(apart: Mapping[str, Mapping[str, Any]]) -> str:
         return ""
     few, many = counts[0], counts[-1]
     return f" ({few if few == many else f'{few} to {many}'} rules, the yardsticks among them)"
-
-
-def _plural(runs: int) -> str:
-    return f"{runs} run" if runs == 1 else f"{runs} runs"
 
 
 def _is_half(name: str, place: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from engine import docker
 from peer_containers import PeerContainers
-from peers import QUICK
+from peers import QUICK, TINY
 from stack_faults import crash_container
 
 from fedapp.gossip.ledger import LedgerEntry
@@ -20,14 +20,8 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 STAYS, CUT, KILLED = NAMES = ("Cleveland", "Hungary", "VA Long Beach")
 GRACE = 10.0  # seconds
-SETTINGS = """\
-method = "lightyear"
-[model]
-source = "embedded:tiny-encoder"
-max-length = 32
-[lora]
-rank = 2
-[train]
+SETTINGS = f"""\
+{TINY}[train]
 threads = 1
 device = "cpu"
 max-steps = 15

@@ -20,7 +20,7 @@ import pytest
 from engine import docker, inspect
 from interface import ROOT
 from kit import Kit
-from peers import free_port
+from peers import TINY, free_port
 from provisioning import Coordinator
 from stack import CORE, SITE
 
@@ -35,13 +35,7 @@ KEY = "/etc/fedapp/secrets/peer.key"
 LABELS = ["no heart disease", "heart disease"]
 WRONG = 'method = "fedavg"\n'
 SETTINGS = f"""\
-method = "lightyear"
-[model]
-source = "embedded:tiny-encoder"
-max-length = 32
-[lora]
-rank = 2
-[data]
+{TINY}[data]
 labels = "{",".join(LABELS)}"
 [train]
 threads = 1

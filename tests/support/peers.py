@@ -19,6 +19,15 @@ from interface import ROOT
 from fedapp.cli import toml
 from fedapp.gossip.throwaway import Authority
 
+TINY = """\
+method = "lightyear"
+[model]
+source = "embedded:tiny-encoder"
+max-length = 32
+[lora]
+rank = 2
+"""
+"""How a run's settings begin whose rounds take seconds."""
 QUICK: dict[str, Any] = {
     "connect-timeout": 2.0,
     "digest-wait": 2.0,
