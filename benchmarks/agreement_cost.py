@@ -1,10 +1,11 @@
 """What it costs a site to judge one neighbour, against the forward pass that it needs anyway.
 
 Usage:
-    python -m benchmarks.agreement_cost            # some three minutes of one core; a quiet machine
-    python -m benchmarks.agreement_cost --pairs 5  # a trial; nothing is written
+    python -m benchmarks.agreement_cost --data writer_digits.npz  # two minutes, quiet
+    python -m benchmarks.agreement_cost --pairs 5  # a trial without these; nothing is written
 
-Three models on their validation records (`PLACES`), one thread. Of each, in turns in one process: a
+Four models on their validation records (`PLACES`, and the digits of benchmarks/presets/writers.toml
+in their own size), one thread. Of each, in turns in one process: a
 *forward pass*, that is the neighbour's model loaded into the resident one and its outputs on the
 records, collated before; an *agreement*: the same, with the last layer's inputs kept, the kernel
 and its agreement with the own one, for which the aim is 1.05 forward passes; and a *judgement*:
@@ -23,6 +24,7 @@ import argparse
 import json
 import os
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -40,13 +42,18 @@ from fedapp.peer_rules.base import Context, Neighbour
 from fedapp.peer_rules.lightyear import Lightyear
 
 RESULTS = Path(__file__).resolve().parent / "results" / "agreement_cost.json"
+PRESET = Path(__file__).resolve().parent / "presets" / "writers.toml"
 ROWS, FEATURES = 256, 2048
+DIGITS = "four convolutions, digits of 28 x 28"
+CONVOLUTIONS = {
+    "model.task": "image-classification",
+    "model.source": "embedded:conv4",
+    "model.trainable": "all",
+}
 PLACES: dict[str, dict[str, Any]] = {
     "MiniLM with LoRA, heart notes": {"data.source": "embedded:heart"},
     "four convolutions, digits of 8 x 8": {
-        "model.task": "image-classification",
-        "model.source": "embedded:conv4",
-        "model.trainable": "all",
+        **CONVOLUTIONS,
         "data.source": "embedded:digits",
         "data.partition": "iid",
     },
@@ -57,6 +64,13 @@ PLACES: dict[str, dict[str, Any]] = {
         "data.source": "embedded:mni",
     },
 }
+
+
+def writers(path: str) -> dict[str, Any]:
+    """Return the settings of the digits by their writers."""
+    told = tomllib.loads(PRESET.read_text())["data"]
+    data = {f"data.{key}": value for key, value in {**told, "source": path}.items()}
+    return {**CONVOLUTIONS, **data}
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
@@ -144,11 +158,15 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=0, help="turns; 0: 9, and write the results")
+    parser.add_argument("--data", help="digits of 28 x 28 by their writers; needed to write")
     options = parser.parse_args()
+    if not (options.pairs or options.data):
+        parser.error("the results have the digits of --data as well; for a trial give --pairs")
     pairs, load = options.pairs or 9, os.getloadavg()
     found: dict[str, Any] = {"kernel": measure_kernel(3 * pairs)}
     print(f"kernel: {found['kernel']['ms']:.1f} ms")
-    for name, settings in PLACES.items():
+    places = PLACES if options.data is None else {**PLACES, DIGITS: writers(options.data)}
+    for name, settings in places.items():
         found[name] = measure_place(settings, pairs)
         told = found[name]
         print(

@@ -19,8 +19,10 @@ revisited, 2019. Cortes, Mohri and Rostamizadeh, JMLR 13:795, 2012.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -35,6 +37,8 @@ KernelKind = Literal["logits", "softmax_trace", "softmax_full"]
 LARGEST_FULL_KERNEL = 4096
 """Rows x outputs of ``softmax_full``, a kernel of that many rows and columns (128 MiB)."""
 _BLOCK_NUMBERS = 2**20  # numbers of features in fp64 at a time: 8 MiB
+_INDISTINCT = 1e-9  # of an agreement: far above its rounding in fp64, far below what models differ
+_ROOT_PAYS = 3  # n over D from which two D x D products are less than one n x n
 _ROUNDING = 8  # units in the last place by which equal features may differ
 
 
@@ -44,14 +48,20 @@ class Kernel:
 
     Attributes
     ----------
-    values : ndarray, shape (n, n), or (n C, n C) of ``softmax_full``
-        Zero if the kernel says nothing.
     rows : int
         n, the records or positions it is of.
+    side : int
+        n, or n C of ``softmax_full``: the kernel is side x side.
+    root : ndarray, shape (n, D), or None
+        ``R`` where the kernel is held as ``R R^T``, which few features make much smaller.
+    whole : ndarray, shape (side, side), or None
+        The kernel where it is held as it is. Without either it is zero and says nothing.
     """
 
-    values: Double
     rows: int
+    side: int
+    root: Double | None = None
+    whole: Double | None = None
 
     @property
     def is_informative(self) -> bool:
@@ -61,7 +71,14 @@ class Kernel:
         kernels are equal), features that are the same for every row (up to the rounding of their
         own format) or not finite, or softmax outputs without a gradient.
         """
-        return bool(self.values.any())
+        return self.root is not None or self.whole is not None
+
+    @cached_property
+    def values(self) -> Double:
+        """The kernel, shape (side, side)."""
+        if self.root is not None:
+            return np.asarray(self.root @ self.root.T)
+        return np.zeros((self.side, self.side)) if self.whole is None else self.whole
 
 
 def agreement(features_i: Matrix, features_j: Matrix) -> float:
@@ -128,35 +145,38 @@ def kernel(
         raise ValueError(f"expected features (n, D), got shape {features_nd.shape}")
     rows = len(features_nd)
     if kind == "logits":
-        outputs, given = 1, [features_nd]
-    else:
-        logits_nc = _check_logits(logits_nc, rows, kind)
-        outputs = logits_nc.shape[1] if kind == "softmax_full" else 1
-        given = [features_nd, logits_nc]
-    nothing = Kernel(np.zeros((rows * outputs, rows * outputs)), rows)
-    if rows < MIN_ROWS or not all(np.isfinite(array).all() for array in given):
-        return nothing
-    if logits_nc is None or kind == "logits":
-        values, energy = _gram(features_nd, centred=True)
-        tolerance = _tolerance(features_nd)
-    else:
-        values = _softmax_kernel(features_nd, softmax(logits_nc), kind, bias)
-        energy = float(np.trace(values))
-        values = _centre(values, rows)
-        tolerance = max(_tolerance(features_nd), 4 * rows * float(np.finfo(np.float64).eps))
+        return _trace_kernel(features_nd)
+    logits_nc = _check_logits(logits_nc, rows, kind)
+    side = rows * (logits_nc.shape[1] if kind == "softmax_full" else 1)
+    if rows < MIN_ROWS or not (np.isfinite(features_nd).all() and np.isfinite(logits_nc).all()):
+        return Kernel(rows, side)
+    values = _softmax_kernel(features_nd, softmax(logits_nc), kind, bias)
+    energy = float(np.trace(values))
+    values = _centre(values, rows)
+    tolerance = max(_tolerance(features_nd), 4 * rows * float(np.finfo(np.float64).eps))
     if not np.trace(values) > tolerance * energy:
-        return nothing
-    return Kernel(values / np.linalg.norm(values), rows)
+        return Kernel(rows, side)
+    return Kernel(rows, side, whole=values / np.linalg.norm(values))
 
 
 def alignment(own: Kernel, peer: Kernel) -> float:
-    """Return ``<K_i, K_j>_F`` of two normalised kernels of one kind, in [0, 1]; O(n^2)."""
-    if own.values.shape != peer.values.shape:
+    """Return ``<K_i, K_j>_F`` of two normalised kernels of one kind, in [0, 1].
+
+    O(n^2), or of two that are held as roots, ``||R_i^T R_j||_F^2`` in O(n D_i D_j).
+    """
+    if own.side != peer.side:
         raise ValueError(
-            f"two kernels of the same rows are needed, got shapes {own.values.shape} and "
-            f"{peer.values.shape}"
+            f"two kernels of the same rows are needed, got {own.side} x {own.side} and "
+            f"{peer.side} x {peer.side}"
         )
-    return float(np.clip(np.sum(own.values * peer.values), 0.0, 1.0))
+    if not (own.is_informative and peer.is_informative):
+        return 0.0
+    if own.root is not None and peer.root is not None:
+        common = own.root.T @ peer.root
+        value = np.vdot(common, common)
+    else:
+        value = np.vdot(own.values, peer.values)
+    return min(max(float(value), 0.0), 1.0)
 
 
 def null_level(own: Kernel, nulls: Sequence[Kernel]) -> float:
@@ -174,32 +194,60 @@ def calibrated(score: float, null: float) -> float:
     """Return ``(A - A_0) / (1 - A_0)``: 0 for a useless model, 1 for the same features.
 
     What agreement a useless model reaches depends on the architecture (0.3 on a deep net, 0.8 on a
-    shallow one); this threshold does not. 0 if useless models agree perfectly, since nothing can be
-    told apart then.
+    shallow one); this threshold does not. 0 if useless models agree perfectly, up to rounding,
+    since nothing can be told apart then.
     """
-    return (score - null) / (1 - null) if null < 1 else 0.0
+    return (score - null) / (1 - null) if null < 1 - _INDISTINCT else 0.0
 
 
-def _gram(features_nd: Matrix, *, centred: bool, one: float = 0.0) -> tuple[Double, float]:
-    """Return ``Phi Phi^T + one^2`` over ``scale^2``, optionally centred, and its uncentred trace.
-
-    Centring the features instead of the Gram keeps what a large common part would round away. The
-    scale, their largest magnitude, keeps squares of any finite numbers finite.
-    """
-    rows = len(features_nd)
-    scale = max(
-        float(features_nd.max(initial=0.0)), -float(features_nd.min(initial=0.0)), float(one)
-    )
-    if scale == 0:
-        return np.zeros((rows, rows)), 0.0
-    ones = (one / scale) ** 2
-    gram_nn, energy = np.full((rows, rows), ones), rows * ones
+def _trace_kernel(features_nd: Matrix) -> Kernel:
+    """Return the kernel of the features, centred; beside a small net every call counts."""
+    rows, width = features_nd.shape
+    scale = _scale(features_nd)
+    if rows < MIN_ROWS or not 0 < scale < math.inf:
+        return Kernel(rows, rows)
+    as_root = _ROOT_PAYS * width <= rows and rows * width <= _BLOCK_NUMBERS
+    energy = left = 0.0
+    root: Double | None = None
+    total: Double | None = None
     for block_nd in _blocks(features_nd, scale):
         energy += float(np.vdot(block_nd, block_nd))
-        if centred:
-            block_nd -= block_nd.mean(axis=0)
+        if not math.isfinite(energy):
+            return Kernel(rows, rows)
+        # Centred features instead of a centred Gram keep what a large common part rounds away.
+        block_nd -= np.add.reduce(block_nd, axis=0) / rows
+        left += float(np.vdot(block_nd, block_nd))
+        root = block_nd if as_root else None
+        part = block_nd.T @ block_nd if as_root else block_nd @ block_nd.T
+        total = part if total is None else np.add(total, part, out=total)
+    if total is None or not left > _tolerance(features_nd) * energy:
+        return Kernel(rows, rows)
+    norm = math.sqrt(np.vdot(total, total))
+    if root is not None:
+        return Kernel(rows, rows, root=np.divide(root, math.sqrt(norm), out=root))
+    return Kernel(rows, rows, whole=np.divide(total, norm, out=total))
+
+
+def _scale(features_nd: Matrix) -> float:
+    """Return by what features are divided, so that the fourth powers of finite numbers are finite.
+
+    1 of fp32 and less, of which fp64 holds them as they are; the largest magnitude of fp64.
+    """
+    if features_nd.dtype.itemsize < 8:
+        return 1.0
+    return max(float(features_nd.max(initial=0.0)), -float(features_nd.min(initial=0.0)))
+
+
+def _gram(features_nd: Matrix, one: float) -> Double:
+    """Return ``Phi Phi^T + one^2`` over the square of a scale."""
+    rows = len(features_nd)
+    scale = max(_scale(features_nd), one)
+    if scale == 0:
+        return np.zeros((rows, rows))
+    gram_nn = np.full((rows, rows), (one / scale) ** 2)
+    for block_nd in _blocks(features_nd, scale):
         gram_nn += block_nd @ block_nd.T
-    return gram_nn, energy
+    return gram_nn
 
 
 def _blocks(features_nd: Matrix, scale: float) -> Iterator[Double]:
@@ -209,7 +257,7 @@ def _blocks(features_nd: Matrix, scale: float) -> Iterator[Double]:
 
 
 def _softmax_kernel(features_nd: Matrix, p_nc: Double, kind: KernelKind, bias: bool) -> Double:
-    gram_nn, _ = _gram(features_nd, centred=False, one=float(bias))
+    gram_nn = _gram(features_nd, float(bias))
     if kind == "softmax_trace":
         # tr(P P') with P = diag(p) - p p^T, without a C x C matrix.
         square_nc, common_nn = p_nc * p_nc, p_nc @ p_nc.T

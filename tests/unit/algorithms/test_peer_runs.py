@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -271,7 +272,7 @@ def test_whoever_refuses_everybody_trains_as_if_alone(settings: Settings) -> Non
     assert all(r["neighbours_accepted"] == 0 for r in rows)
 
 
-def test_few_records_one_class_and_a_ring(settings: Settings) -> None:
+def test_few_records_and_a_ring(settings: Settings) -> None:
     few = {"p2p__records": 2, "p2p__topology": "ring", "lightyear__kernel_gate": "calibrated"}
     folder = run(settings("few", federation__rounds=1, federation__codec="int8", **few))
 
@@ -280,6 +281,37 @@ def test_few_records_one_class_and_a_ring(settings: Settings) -> None:
         assert len(entry.heard) == 2
         assert {h.scores["agreement"] for h in entry.heard} == {0.0}
         assert all("kernel" in h.reason for h in entry.heard)
+
+
+@pytest.mark.parametrize("agreement", ["logits", "softmax-trace", "softmax-full", "v1"])
+def test_a_site_with_one_class_judges_and_is_judged_by_what_it_has(
+    settings: Settings, tmp_path: Path, agreement: str
+) -> None:
+    rows = ["text,label,place"]
+    for place in ("east", "north", "south"):
+        words = [("ill", "fever and cough"), ("well", "no complaint")]
+        kinds = words[:1] if place == "south" else words
+        rows += [f"{place} {text} {i},{label},{place}" for i in range(20) for label, text in kinds]
+    (tmp_path / "notes.csv").write_text("\n".join(rows) + "\n")
+    data = {
+        "data__source": str(tmp_path / "notes.csv"), "data__site_column": "place",
+        "data__labels": "well,ill", "data__one_class": "allow", "data__max_examples": 0,
+    }  # fmt: skip
+
+    folder = run(settings(
+        "one-class", federation__rounds=2, lightyear__kernel_gate="calibrated",
+        lightyear__kernel=0.0, lightyear__agreement=agreement, **data,
+    ))  # fmt: skip
+
+    for name, entries in ledgers(folder).items():
+        assert len(entries) == 2, name
+        for heard in (one for entry in entries for one in entry.heard):
+            assert 0 <= heard.scores["agreement"] <= 1
+            assert math.isfinite(heard.scores["calibrated"])
+    rows = [r for r in folder.read_metrics() if r["site"] == "south"]
+    losses = [r["loss"] for r in rows if r["loss"] is not None]
+    assert losses
+    assert all(math.isfinite(loss) for loss in losses)
 
 
 def test_what_cannot_be_compared_is_refused_before_anybody_trains(
@@ -422,7 +454,11 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_folder_of_results_is_that_of_its_run_and_comes_back_with_it(tmp_path: Path) -> None:
+def test_a_folder_of_results_is_that_of_its_run_and_comes_back_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapp.run_lock._PATIENCE", 0.05)
+
     def starts(run: str, *, config: bool = True) -> list[str]:
         start = start_of("Bern", run, tmp_path, ["Bern"])
         with run_folder(start) as folder:

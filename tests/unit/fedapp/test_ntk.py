@@ -233,7 +233,7 @@ def test_the_score_is_symmetric_bounded_and_blind_to_rotation_and_scale(seed, n,
     value = agreement(i, j)
 
     assert 0 <= value <= 1
-    assert agreement(j, i) == value
+    assert agreement(j, i) == pytest.approx(value, abs=1e-14)
     assert agreement(i, i) == pytest.approx(1)
     assert agreement(1e-3 * i @ rotation + 5, j) == pytest.approx(value, abs=1e-9)
 
@@ -266,6 +266,21 @@ def test_huge_and_tiny_features_neither_overflow_nor_vanish(scale):
 
     assert agreement(np.float32(scale) * i, j) == pytest.approx(agreement(i, j), abs=1e-6)
     assert agreement(np.float64(scale) ** 8 * i, j) == pytest.approx(agreement(i, j), abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(3, 40), st.integers(1, 12), st.integers(1, 12))
+def test_few_and_many_features_are_held_differently_and_compared_alike(seed, n, d_i, d_j):
+    rng = np.random.default_rng(seed)
+    i, j = (rng.standard_normal((n, d)).astype(np.float32) for d in (d_i, d_j))
+    k_i, k_j = kernel(i), kernel(j)
+    h = centring(n)
+    oracle = score_of(*(k.astype(float) @ k.T.astype(float) for k in (i, j)), h)
+
+    assert (k_i.root is None) == (3 * d_i > n)
+    assert alignment(k_i, k_j) == pytest.approx(oracle, abs=1e-12)
+    assert np.linalg.norm(k_i.values) == pytest.approx(1)
+    assert k_i.values == pytest.approx(h @ k_i.values @ h, abs=1e-12)
 
 
 # ---- nothing to judge by ----------------------------------------------------------------------
@@ -361,6 +376,7 @@ def test_calibration_puts_a_useless_model_at_zero():
     assert calibrated(1, level) == 1
     assert calibrated(0.8, 0.6) == pytest.approx(0.5)
     assert calibrated(0.2, 0.6) == pytest.approx(-1)
-    assert calibrated(1, 1) == 0, "nothing can be told apart"
+    for rounding in (0, 1e-16, 3e-16, 1e-12):
+        assert calibrated(1, 1 - rounding) == 0, "nothing can be told apart"
     with pytest.raises(ValueError, match="at least one"):
         null_level(own, [])

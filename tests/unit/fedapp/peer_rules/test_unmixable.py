@@ -162,7 +162,9 @@ def test_two_colluders_spoil_a_clipped_mix_and_the_one_that_does_no_harm_is_kept
 
 def test_what_the_search_found_out_is_told_though_the_first_mix_failed() -> None:
     """Scores of who is refused, and the rule's numbers where nobody is left."""
-    lightyear, context = world("lightyear", **{"lightyear.kernel-gate": "calibrated"})
+    lightyear, context = world(
+        "lightyear", **{"lightyear.kernel-gate": "calibrated", "lightyear.kernel": 0.0}
+    )
 
     class OnceRefusing:
         asked = 0
