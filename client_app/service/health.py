@@ -31,11 +31,12 @@ def main(arguments: list[str]) -> int:
             print(f"{path} does not answer: {error.code().name}")
             return 1
     health = site_pb2.HealthReply.FromString(data)
+    nothing = "nothing to do for a coordinator" if health.peer else "idle"
     # One that has never been called is silent since it began.
     silent = health.silent if health.silent >= 0 else health.uptime
     print(
         f"{health.site}, fedapp {health.version}: "
-        f"{health.doing or ('idle' if health.ready else 'not ready yet')}; "
+        f"{health.doing or (nothing if health.ready else 'not ready yet')}; "
         f"called {silent:.0f} s ago"
         + ("" if health.silent >= 0 else " or never")
         + (f"; peer {health.peer}" if health.peer else "")

@@ -93,7 +93,8 @@ def _announce(config: RunConfig, simulation: resources.Simulation, folder: Path)
     gpus = f", {simulation.gpus:g} GPU" if simulation.gpus else ""
     rounds = config.federation.rounds
     say(f"Method {config.method}, {rounds} round{'s' * (rounds != 1)}, seed {config.seed}")
-    say(f"Simulation: {simulation.nodes} nodes, {simulation.cpus} CPU{gpus} each")
+    nodes = f"{simulation.nodes} nodes, over which the sites are dealt"
+    say(f"Simulation: {nodes}; {simulation.cpus} CPU{gpus} each")
     say(f"Run folder: {folder}")
 
 

@@ -203,7 +203,9 @@ def test_a_container_is_told_of_the_peer_that_the_service_is_as_well(
     with Service(write_site(tmp_path), peer=peer) as service:
         assert health_of([str(service.config.socket)]) == code
 
-    assert capsys.readouterr().out.endswith("or never; peer failed, the port is taken\n")
+    told = capsys.readouterr().out
+    assert told.endswith("or never; peer failed, the port is taken\n")
+    assert ": nothing to do for a coordinator; called" in told
 
 
 def test_more_than_the_limit_is_refused_before_it_is_sent(tmp_path):
