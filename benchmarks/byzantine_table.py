@@ -95,7 +95,7 @@ def claims(table: Table) -> dict[str, dict[str, Any]]:
     """Return for every row what was aimed at, what came, and whether it holds.
 
     Of our default: at least 95 % of the oracle with half of the sites faulty, at most one point
-    below local-only with six or seven of eight, within one point of the plain average without
+    below local-only with six or seven of eight, or below the plain average without
     attack. Both sides are means over the seeds that both have, while the grid is not complete;
     ``fails`` names those seeds in which it does not hold by itself.
     """
@@ -103,7 +103,7 @@ def claims(table: Table) -> dict[str, dict[str, Any]]:
     for name, row in table.items():
         faulty = int(name.rpartition("/")[2])
         aim, rule, factor, slack = {
-            0: ("within 1 point of the average", AVERAGE, 1.0, 0.01),
+            0: ("not below the average - 1 point", AVERAGE, 1.0, 0.01),
             4: ("95 % of the oracle", ORACLE, 0.95, 0.0),
             6: ("not below local-only - 1 point", LOCAL, 1.0, 0.01),
             7: ("not below local-only - 1 point", LOCAL, 1.0, 0.01),

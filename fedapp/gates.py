@@ -63,7 +63,7 @@ class Scores:
     kernel : float, optional
         Agreement, in [0, 1].
     null : float, optional
-        `fedapp.ntk.null_level` of the site.
+        Null level of the site, see `fedapp.ntk.calibrated`.
     prediction : float, optional
     distance, head : float, optional
         Infinite if the peer's model is not finite.

@@ -20,7 +20,7 @@ revisited, 2019. Cortes, Mohri and Rostamizadeh, JMLR 13:795, 2012.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -92,8 +92,9 @@ def agreement(features_i: Matrix, features_j: Matrix) -> float:
     Returns
     -------
     float
-        In [0, 1], symmetric; 1 up to rotation and scale. 0 where one of the kernels is not
-        informative, see `Kernel.is_informative`: what cannot be judged is not trusted.
+        In [0, 1], symmetric, 1 up to rotation and scale, all to rounding. 0 where one of the
+        kernels is not informative, see `Kernel.is_informative`: what cannot be judged is not
+        trusted.
 
     Raises
     ------
@@ -150,11 +151,16 @@ def kernel(
     side = rows * (logits_nc.shape[1] if kind == "softmax_full" else 1)
     if rows < MIN_ROWS or not (np.isfinite(features_nd).all() and np.isfinite(logits_nc).all()):
         return Kernel(rows, side)
-    values = _softmax_kernel(features_nd, softmax(logits_nc), kind, bias)
-    energy = float(np.trace(values))
-    values = _centre(values, rows)
-    tolerance = max(_tolerance(features_nd), 4 * rows * float(np.finfo(np.float64).eps))
-    if not np.trace(values) > tolerance * energy:
+    gram_nn = _gram(features_nd, float(bias))
+    whole = _weighted(gram_nn, softmax(logits_nc), kind)
+    values = _centre(whole, rows)
+    # Of equal features centring leaves their rounding; of outputs without a gradient `_weighted`
+    # leaves that of p and 1 - p, which is relative to the Gram.
+    rounding = max(
+        _tolerance(features_nd) * float(np.trace(whole)),
+        4 * rows * float(np.finfo(np.float64).eps) * float(np.trace(gram_nn)),
+    )
+    if not np.trace(values) > rounding:
         return Kernel(rows, side)
     return Kernel(rows, side, whole=values / np.linalg.norm(values))
 
@@ -164,10 +170,11 @@ def alignment(own: Kernel, peer: Kernel) -> float:
 
     O(n^2), or of two that are held as roots, ``||R_i^T R_j||_F^2`` in O(n D_i D_j).
     """
-    if own.side != peer.side:
+    if (own.rows, own.side) != (peer.rows, peer.side):
         raise ValueError(
-            f"two kernels of the same rows are needed, got {own.side} x {own.side} and "
-            f"{peer.side} x {peer.side}"
+            "two kernels of the same rows and kind are needed, got "
+            f"{own.side} x {own.side} of {own.rows} rows and "
+            f"{peer.side} x {peer.side} of {peer.rows}"
         )
     if not (own.is_informative and peer.is_informative):
         return 0.0
@@ -179,23 +186,13 @@ def alignment(own: Kernel, peer: Kernel) -> float:
     return min(max(float(value), 0.0), 1.0)
 
 
-def null_level(own: Kernel, nulls: Sequence[Kernel]) -> float:
-    """Return ``A_0``, the mean agreement with models known to be useless.
-
-    Such are fresh random initialisations and the site's own model with all signs flipped, all on
-    the site's own rows.
-    """
-    if not nulls:
-        raise ValueError("the null level needs at least one useless model")
-    return float(np.mean([alignment(own, null) for null in nulls]))
-
-
 def calibrated(score: float, null: float) -> float:
     """Return ``(A - A_0) / (1 - A_0)``: 0 for a useless model, 1 for the same features.
 
-    What agreement a useless model reaches depends on the architecture (0.3 on a deep net, 0.8 on a
-    shallow one); this threshold does not. 0 if useless models agree perfectly, up to rounding,
-    since nothing can be told apart then.
+    ``A_0``, the null level, is the mean agreement with models known to be useless, on the site's
+    own rows: the own model with all signs flipped, and random ones. It depends on the architecture
+    (0.3 on a deep net, 0.8 on a shallow one); this threshold does not. 0 if useless models agree
+    perfectly, up to rounding, since nothing can be told apart then.
     """
     return (score - null) / (1 - null) if null < 1 - _INDISTINCT else 0.0
 
@@ -256,8 +253,8 @@ def _blocks(features_nd: Matrix, scale: float) -> Iterator[Double]:
         yield np.divide(features_nd[:, start : start + width], scale, dtype=np.float64)
 
 
-def _softmax_kernel(features_nd: Matrix, p_nc: Double, kind: KernelKind, bias: bool) -> Double:
-    gram_nn = _gram(features_nd, float(bias))
+def _weighted(gram_nn: Double, p_nc: Double, kind: KernelKind) -> Double:
+    """Return the Gram of the features times what the softmax makes of it."""
     if kind == "softmax_trace":
         # tr(P P') with P = diag(p) - p p^T, without a C x C matrix.
         square_nc, common_nn = p_nc * p_nc, p_nc @ p_nc.T

@@ -43,7 +43,7 @@ class Yardstick:
         return self._score(view)
 
     def null_level(self, nulls: Iterable[View]) -> float:
-        """Return the mean score of models known to be useless, see `fedapp.ntk.null_level`."""
+        """Return the mean score of models known to be useless, see `fedapp.ntk.calibrated`."""
         return float(np.mean([self._score(view) for view in nulls]))
 
 

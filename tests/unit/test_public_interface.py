@@ -5,6 +5,7 @@ After a deliberate change: ``python tests/support/interface.py``, and a line in 
 
 from __future__ import annotations
 
+import inspect
 import json
 import tomllib
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app
 from fedapp.config import RunConfig, flatten
+from fedapp.ntk import agreement
 
 FIRST = "python tests/support/interface.py freezes a deliberate change"
 
@@ -36,6 +38,12 @@ def test_the_command_line_is_the_frozen_one(frozen: dict[str, dict[str, object]]
 def test_the_commands_are_those_of_the_design() -> None:
     names = {"run", "stop", "config show", "config schema", "config toml", "report", "export"}
     assert names <= set(interface()["commands"])
+
+
+def test_the_agreement_is_called_with_two_matrices_of_features() -> None:
+    signature = inspect.signature(agreement, eval_str=True)
+    assert list(signature.parameters) == ["features_i", "features_j"]
+    assert signature.return_annotation is float
 
 
 def test_pyproject_holds_every_setting_with_its_default() -> None:

@@ -303,11 +303,15 @@ def test_a_site_with_one_class_judges_and_is_judged_by_what_it_has(
         lightyear__kernel=0.0, lightyear__agreement=agreement, **data,
     ))  # fmt: skip
 
+    names = {"east", "north", "south"}
+    assert ledgers(folder).keys() == names
     for name, entries in ledgers(folder).items():
         assert len(entries) == 2, name
-        for heard in (one for entry in entries for one in entry.heard):
-            assert 0 <= heard.scores["agreement"] <= 1
-            assert math.isfinite(heard.scores["calibrated"])
+        for entry in entries:
+            assert {one.origin for one in entry.heard} == names - {name}
+            for one in entry.heard:
+                assert 0 < one.scores["agreement"] <= 1
+                assert math.isfinite(one.scores["calibrated"])
     rows = [r for r in folder.read_metrics() if r["site"] == "south"]
     losses = [r["loss"] for r in rows if r["loss"] is not None]
     assert losses

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from pictures import LABELS, site_data
 
 from client_app import hosting
 from client_app.data import SiteData
 from client_app.faults import FaultySite, check_allowed, strengths, with_faults
 from client_app.hosting import hosted_sites
+from client_app.models import load_resident
 from client_app.site import LocalSite
 from fedapp import attacks
 from fedapp.codec import pack
@@ -19,6 +22,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, UpdateRefused
 from fedapp.exchange import Action, Instruction
 from fedapp.faults import ATTACKS
+from fedapp.gates import relative_distance
 from fedapp.increments import add
 from fedapp.injector import Situation, inject
 from server_app.app import build_strategy
@@ -187,6 +191,33 @@ def test_what_cannot_be_attacked_is_a_sentence(plain, start, settings, more, sen
 
     assert failure.kind == "ConfigError"
     assert re.search(sentence, failure.message), failure.message
+
+
+@pytest.mark.parametrize("net", ["embedded:tiny-cnn", "embedded:conv4"])
+def test_permuted_neurons_compute_the_same_and_are_another_model(net):
+    config = make_config(
+        model__source=net, model__task="image-classification", model__trainable="all",
+        faults__attack="neuron-permutation",
+    )  # fmt: skip
+    plain = {name: LocalSite(site_data("image-classification", name)) for name in NAMES}
+    start = ask(plain["north"], config, action=Action.INITIAL).payloads["adapter"].unpack()
+    trained = ask(plain["north"], config, adapter=start).payloads["adapter"].unpack()
+
+    reply = ask(with_faults(plain, config)["north"], config, adapter=start)
+
+    sent = received_by_server(config, start, reply)
+    resident = load_resident(config, LABELS)
+    items = resident.task.prepare(plain["north"].data.splits["test"])
+    outputs = []
+    for model in (trained, sent):
+        resident.parameters.load(model)
+        resident.model.eval()
+        with torch.inference_mode():
+            outputs.append(resident.task.output(resident.model, resident.task.collate(items)))
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-4)
+    for (name, one), (_, other) in zip(trained.arrays(), sent.arrays(), strict=True):
+        assert np.sort(one, axis=None) == pytest.approx(np.sort(other, axis=None), abs=1e-6), name
+    assert relative_distance(trained, sent) > 0.3
 
 
 def test_what_is_not_finite_is_refused_by_name(plain, start):

@@ -12,7 +12,6 @@ from fedapp.ntk import (
     alignment,
     calibrated,
     kernel,
-    null_level,
 )
 
 ROWS, WIDTH, CLASSES = 12, 7, 4
@@ -84,14 +83,16 @@ def score(i, j, x, kind="logits"):
 # ---- against derivatives ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rows", [ROWS, 4 * WIDTH])  # held whole, and as a root
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_default_is_the_trace_kernel_of_the_last_layer(bias):
-    x = records()
+def test_the_default_is_the_trace_kernel_of_the_last_layer(bias, rows):
+    x = records(rows=rows)
     i, j = Net(0, bias), Net(1, bias)
     oracle = score_of(
-        trace_kernel(jacobian(i, x, False)), trace_kernel(jacobian(j, x, False)), centring(ROWS)
+        trace_kernel(jacobian(i, x, False)), trace_kernel(jacobian(j, x, False)), centring(rows)
     )
 
+    assert (kernel(seen(i, x)[0]).root is None) == (rows == ROWS)
     assert agreement(seen(i, x)[0], seen(j, x)[0]) == pytest.approx(oracle, abs=1e-12)
     assert 0.1 < oracle < 0.95, "not a case in which every score would do"
 
@@ -201,15 +202,29 @@ def test_exact_blind_spots(change, classes, blind, seeing):
         assert score(net, peer, x, kind) < 0.99, kind
 
 
-def test_scaling_the_whole_model_is_not_seen_without_biases():
-    x = records()
-    features, _ = seen(Net(0), x)
+def test_scaling_the_whole_model_is_not_seen_without_biases_but_by_the_softmax():
+    x = records(rows=40)
 
-    assert agreement(features, 8 * features) == pytest.approx(1, abs=1e-12)
+    def without_biases(seed, factor):
+        net = Net(seed)
+        with torch.no_grad():
+            for name, parameter in net.named_parameters():
+                parameter.mul_(0 if name.endswith("bias") else factor)
+        return net
+
+    net, scaled = without_biases(0, 1), without_biases(0, 8)
+    features, _ = seen(net, x)
+
+    assert score(net, scaled, x) == pytest.approx(1, abs=1e-12)
     assert agreement(features, -features) == pytest.approx(1, abs=1e-12)
+    for kind in ("softmax_trace", "softmax_full"):
+        assert score(net, scaled, x, kind) < 0.97, kind
 
 
-def test_a_flip_of_the_whole_model_is_seen_in_part():
+@pytest.mark.parametrize(
+    ("kind", "least"), [("logits", 0.2), ("softmax_trace", 0.2), ("softmax_full", 0.05)]
+)
+def test_a_flip_of_the_whole_model_is_seen_in_part(kind, least):
     def flip(net):
         for parameter in net.parameters():
             parameter.neg_()
@@ -217,7 +232,7 @@ def test_a_flip_of_the_whole_model_is_seen_in_part():
     x, net = records(rows=64), Net(0)
 
     # Far from 0 on a shallow net: a threshold of 0.6 may let it pass.
-    assert 0.2 < score(net, changed(net, flip), x) < 0.98
+    assert least < score(net, changed(net, flip), x, kind) < 0.98
 
 
 # ---- properties -------------------------------------------------------------------------------
@@ -331,6 +346,44 @@ def test_saturated_or_broken_outputs_say_nothing(kind):
 
 
 @pytest.mark.parametrize("kind", ["softmax_trace", "softmax_full"])
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize("gap", [20, 40, 100, 190, 300, 400, 1740])
+def test_of_outputs_nearly_without_a_gradient_rounding_is_not_believed(kind, classes, gap):
+    rng = np.random.default_rng(0)
+    features, logits = rng.standard_normal((30, 6)), 0.01 * rng.standard_normal((30, classes))
+    sides = gap * np.where(rng.random(30) < 0.5, -1, 1)
+    logits[:, :2] += np.stack([sides, -sides], axis=1)[:, :classes]
+    sound = kernel(features, rng.standard_normal((30, classes)), kind=kind)
+    saturated = kernel(features, logits, kind=kind)
+
+    assert sound.is_informative
+    assert not saturated.is_informative
+    assert alignment(sound, saturated) == alignment(saturated, saturated) == 0
+
+
+@pytest.mark.parametrize("kind", ["softmax_trace", "softmax_full"])
+def test_a_kernel_of_the_rows_that_have_a_gradient_is_that_of_all(kind):
+    """Sure of most rows is not sure of all: the others' part is exact, and theirs nothing."""
+    rng = np.random.default_rng(0)
+    features, logits = rng.standard_normal((30, 6)), rng.standard_normal((30, 3))
+    logits[4:, 0] = 300
+    p = torch.softmax(torch.from_numpy(logits), dim=1)
+    derivatives = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    gram = torch.from_numpy(features @ features.T + 1)
+    if kind == "softmax_trace":
+        whole = gram * torch.einsum("acd,bcd->ab", derivatives, derivatives)
+    else:
+        blocks = torch.einsum("acd,bed->acbe", derivatives, derivatives)
+        whole = (gram[:, None, :, None] * blocks).reshape(90, 90)
+    h = np.kron(centring(30), np.eye(len(whole) // 30))
+    oracle = h @ whole.numpy() @ h
+
+    found = kernel(features, logits, kind=kind)
+
+    assert found.values == pytest.approx(oracle / np.linalg.norm(oracle), abs=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["softmax_trace", "softmax_full"])
 @pytest.mark.parametrize("name", ["constant", "constant up to rounding"])
 def test_what_rounding_leaves_of_equal_rows_is_no_softmax_kernel(kind, name):
     logits = np.tile(np.random.default_rng(2).standard_normal((1, 3)), (6, 1))
@@ -350,6 +403,8 @@ def test_mistakes_are_named():
     features = np.ones((6, 4))
     with pytest.raises(ValueError, match="same rows"):
         agreement(features, np.ones((5, 4)))
+    with pytest.raises(ValueError, match=r"same rows and kind .* 12 x 12 of 6 rows and 12 x 12"):
+        alignment(kernel(features, np.ones((6, 2)), kind="softmax_full"), kernel(np.ones((12, 4))))
     with pytest.raises(ValueError, match="shape \\(6,\\)"):
         kernel(np.ones(6))
     with pytest.raises(ValueError, match="needs logits \\(6, C\\), got None"):
@@ -366,17 +421,9 @@ def test_mistakes_are_named():
 
 
 def test_calibration_puts_a_useless_model_at_zero():
-    rng = np.random.default_rng(0)
-    own = kernel(rng.standard_normal((9, 4)))
-    nulls = [kernel(rng.standard_normal((9, 4))) for _ in range(5)]
-    level = null_level(own, nulls)
-
-    assert level == pytest.approx(sum(alignment(own, null) for null in nulls) / 5)
-    assert calibrated(level, level) == 0
-    assert calibrated(1, level) == 1
+    assert calibrated(0.7, 0.7) == 0
+    assert calibrated(1, 0.7) == 1
     assert calibrated(0.8, 0.6) == pytest.approx(0.5)
     assert calibrated(0.2, 0.6) == pytest.approx(-1)
     for rounding in (0, 1e-16, 3e-16, 1e-12):
         assert calibrated(1, 1 - rounding) == 0, "nothing can be told apart"
-    with pytest.raises(ValueError, match="at least one"):
-        null_level(own, [])

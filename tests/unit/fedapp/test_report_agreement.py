@@ -177,25 +177,43 @@ def test_a_reason_names_gates_or_one_fault(reason: str, expected: tuple[str, ...
     assert refusers(reason) == expected
 
 
-def test_honest_hospitals_of_a_rehearsal_have_a_table_of_their_own(folder: Path) -> None:
-    assert "Honest hospitals" not in write_report(folder).read_text(encoding="utf-8")
-    config = json.loads((folder / "config.json").read_text())
-    names = sorted({json.loads(line)["site"] or "" for line in _metrics(folder)} - {""})
-    config["settings"]["faults.sites"] = names[0]
-    (folder / "config.json").write_text(json.dumps(config))
+def test_honest_hospitals_of_a_rehearsal_have_a_table_of_their_own(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", sites={"Bern": 200, "Graz": 300, "Ulm": 100}, rounds=3)
+    of_rounds: dict[str, list[dict[str, bool]]] = {
+        "Bern": [{"Graz": True, "Ulm": True}, {"Graz": False, "Ulm": False}],
+        "Graz": [{"Bern": True, "Ulm": False}, {"Bern": True}],
+        "Ulm": [{"Bern": False, "Graz": False}, {"Bern": False}],  # the faulty one's own
+    }
+    for node, rounds in of_rounds.items():
+        ledger = Ledger(run / "ledger" / f"{node}.jsonl", "run", node)
+        for round_, peers in enumerate(rounds, 1):
+            heard = [
+                Heard(origin=peer, accepted=accepted, reason="" if accepted else "kernel")
+                for peer, accepted in peers.items()
+            ]
+            ledger.record(round_, heard, time=1.0)
+        ledger.close()
+    assert "Honest hospitals" not in write_report(run).read_text(encoding="utf-8")
+    config = json.loads((run / "config.json").read_text())
+    config["settings"]["faults.sites"] = "Ulm"
+    (run / "config.json").write_text(json.dumps(config))
 
-    page = write_report(folder).read_text(encoding="utf-8")
+    page = write_report(run).read_text(encoding="utf-8")
 
-    rows = [json.loads(line) for line in _metrics(folder)]
-    last = max(row["round"] for row in rows)
-    values = [
-        row["accuracy"] for row in rows
-        if row["site"] not in (None, names[0]) and row["round"] == last
-        and (row["phase"], row["split"]) == ("personal", "validation")
-    ]  # fmt: skip
-    table = page[page.index('id="honest"') :]
-    assert f"{sum(values) / len(values):.3f}" in table
-    assert f"{min(values):.3f}" in table
+    (section,) = re.findall(r'<h2 id="honest">.*?</section>', page, re.DOTALL)
+    rows = re.findall(r'scope="row"[^>]*>(\d)</th>((?:<td>[^<]*</td>)*)', section)
+    found = {int(round_): re.findall(r"<td>([^<]*)</td>", cells) for round_, cells in rows}
+    shares = {1: ["100%", "50%"], 2: ["50%", "0%"], 3: ["–", "–"]}
+    measured = [json.loads(line) for line in _metrics(run)]
+    for round_, told in shares.items():
+        values = [
+            row["accuracy"] for row in measured
+            if row["site"] in ("Bern", "Graz") and row["round"] == round_
+            and (row["phase"], row["split"]) == ("personal", "validation")
+        ]  # fmt: skip
+        assert len(values) == 2
+        assert found[round_] == [f"{sum(values) / 2:.3f}", f"{min(values):.3f}", *told]
+    assert found.keys() == shares.keys()
 
 
 def _metrics(folder: Path) -> list[str]:

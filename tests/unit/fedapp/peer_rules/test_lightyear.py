@@ -13,10 +13,12 @@ from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.gates import Gates
 from fedapp.mixing import combine
-from fedapp.ntk import agreement
+from fedapp.ntk import agreement, alignment, kernel
 from fedapp.outputs import profile, profile_agreement, softmax
 from fedapp.peer_rules.base import Context, Mixed, Neighbour, View
 from fedapp.peer_rules.lightyear import Lightyear, gates
+from fedapp.peer_rules.nulls import useless
+from fedapp.seeds import derive_seed
 
 ROWS, FEATURES = 40, 6
 OPEN = {"lightyear.kernel-gate": "off", "lightyear.prediction": -1.0, "lightyear.distance": 0.0}
@@ -116,14 +118,29 @@ def test_a_flipped_and_a_distant_model_are_refused_by_their_gates_and_scored_by_
     assert all(set(v.scores) >= {"agreement", "prediction", "distance"} for v in mixed.verdicts)
 
 
-def test_calibration_measures_from_useless_models() -> None:
-    mixed = run(model(1, 2), [model(1.1, 2.1)], **{"lightyear.nulls": 3})
+@pytest.mark.parametrize("round", [1, 2])
+@pytest.mark.parametrize("score", ["logits", "v1"])
+def test_calibration_measures_from_useless_models_of_the_site_and_the_round(
+    score: str, round: int
+) -> None:
+    own, near, view = model(1, 2), model(1.1, 2.1), sees()
+    settings = {"lightyear.nulls": 3, "lightyear.agreement": score, "seed": 5}
+    mixed = run(own, [near], view, round, **settings, **{"lightyear.kernel-gate": "calibrated"})
 
+    def agreed(other: Adapter) -> float:
+        if score == "logits":
+            return agreement(view(own).features_nd, view(other).features_nd)
+        profiles = [profile(softmax(v.logits_nc), v.labels_n) for v in (view(own), view(other))]
+        return profile_agreement(*profiles)
+
+    nulls = list(useless(own, 3, derive_seed(5, "nulls", "here", round)))
+    null = sum(map(agreed, nulls)) / 3
     (verdict,) = mixed.verdicts
-    null, score = mixed.numbers["null_agreement"], verdict.scores["agreement"]
-    assert score is not None
+    assert len({each.digest() for each in nulls}) == 3
     assert 0 < null < 1
-    assert verdict.scores["calibrated"] == pytest.approx((score - null) / (1 - null))
+    assert mixed.numbers["null_agreement"] == pytest.approx(null)
+    assert verdict.scores["null"] == pytest.approx(null)
+    assert verdict.scores["calibrated"] == pytest.approx((agreed(near) - null) / (1 - null))
 
 
 @pytest.mark.parametrize(
@@ -161,12 +178,21 @@ def test_records_of_one_class_can_be_compared(score: str) -> None:
         labels = np.zeros(len(view.labels_n), np.int64)
         return View(view.features_nd, view.logits_nc, labels)
 
-    own = model(1, 2)
-    same = {"lightyear.agreement": score, "lightyear.kernel-gate": "fixed"}
-    (verdict,) = run(own, [model(1, 2)], one_class, **same).verdicts
+    own, other = model(1, 2), model(1, -1)
+    views = [one_class(one) for one in (own, other)]
+    settings = {"lightyear.agreement": score, "lightyear.kernel-gate": "fixed"}
+    same, bent = run(own, [model(1, 2), other], one_class, **settings).verdicts
 
-    assert verdict.accepted
-    assert verdict.scores["agreement"] == pytest.approx(1)
+    assert same.accepted
+    assert same.scores["agreement"] == pytest.approx(1)
+    if score == "v1":
+        profiles = [profile(softmax(v.logits_nc), np.zeros(ROWS, np.int64)) for v in views]
+        expected = profile_agreement(*profiles)
+    else:
+        kind: Any = score.replace("-", "_")
+        expected = alignment(*(kernel(v.features_nd, v.logits_nc, kind=kind) for v in views))
+    assert 0.05 < expected < 0.95
+    assert bent.scores["agreement"] == pytest.approx(expected)
 
 
 def test_the_earlier_score_is_of_accuracy_calibration_and_confidence() -> None:

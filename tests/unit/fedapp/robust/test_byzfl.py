@@ -17,6 +17,7 @@ import pytest
 
 from fedapp.adapter import Adapter
 from fedapp.attacks import alie, flip_sign, ipm
+from fedapp.robust.krum import krum, multi_krum
 from fedapp.robust.median import median
 from fedapp.robust.trimmed_mean import trimmed_mean
 
@@ -40,6 +41,11 @@ def test_rules_and_attacks_are_those_of_byzfl(answer: dict[str, Any]) -> None:
 
     np.testing.assert_allclose(median(drawn_kp), answer["median"], rtol=1e-12)
     np.testing.assert_allclose(trimmed_mean(drawn_kp, FAULTY), answer["trimmed-mean"], rtol=1e-12)
+    # n - f - 2 nearest; byzfl: n - f - 1, of plain distances, which choose the same here.
+    chosen_p, _ = krum(drawn_kp, FAULTY - 1)
+    np.testing.assert_array_equal(chosen_p, answer["krum"])
+    several_p, _ = multi_krum(drawn_kp, FAULTY - 1, count=9 - FAULTY)
+    np.testing.assert_allclose(several_p, answer["multi-krum"], rtol=1e-12)
     np.testing.assert_allclose(ipm(known, EPSILON).tensors["w"], answer["ipm"], rtol=1e-5)
     of_the_mean = flip_sign(models(mean_p[None])[0]).tensors["w"]
     np.testing.assert_allclose(of_the_mean, answer["sign-flip"], rtol=1e-5)
