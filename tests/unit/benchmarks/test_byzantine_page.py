@@ -46,7 +46,7 @@ def test_every_number_of_the_page_is_in_its_place():
     assert "| `lightyear` | 75 / 10 |" in lines
     (claim,) = [line for line in lines if line.startswith("| Texts, 4 of 8: 95 %")]
     assert claim == "| Texts, 4 of 8: 95 % of the oracle |  |  |  |  |  | **no**: .770 < .807 |  |"
-    assert "Texts without attack, within 1 point of the average: **no**: .900 < .910." in lines
+    assert "Texts without attack, not below the average - 1 point: **no**: .900 < .910." in lines
     assert "0 of 2 hold. `fedavg` is below local-only in 1 of the 1 rows" in page(RUNS)
     assert "Without attack: `local-only` 1.000/1.000." in lines
     assert "are means over 1 seed" not in page(RUNS)
