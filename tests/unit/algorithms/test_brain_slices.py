@@ -1,0 +1,54 @@
+"""LIGHTYEAR learns to segment the slices of a brain with the small U-Net, sites being its slabs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from peer_drivers import ledgers
+
+from benchmarks.local_grid import LocalGrid
+from client_app.data.sources import mni
+from client_app.data.sources.pinned import pinned_path
+from fedapp.config import RunConfig
+from fedapp.results import RunFolder
+from server_app import app
+
+SLABS = [f"slab-{number}" for number in (1, 2, 3, 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not pinned_path(mni.WHEEL).is_file(), reason="needs the files of `make images`")
+def test_slabs_of_a_brain_learn_from_those_they_believe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapp.report.write_report", lambda folder: folder / "report.html")
+    monkeypatch.setattr(app, "InMemoryGrid", LocalGrid)
+    settings: dict[str, Any] = {
+        "method": "lightyear", "model.task": "image-segmentation",
+        "model.source": "embedded:tiny-unet", "model.trainable": "all",
+        "data.source": "embedded:mni", "train.learning-rate": 0.003, "train.local-epochs": 2,
+        "train.batch-size": 4, "train.threads": 1, "train.device": "cpu",
+        "federation.rounds": 4, "federation.local-only": False,
+        "output-dir": str(tmp_path), "name": "brain",
+    }  # fmt: skip
+    config = RunConfig.from_flat(settings)
+    folder = RunFolder.create(config)
+
+    app.run(LocalGrid(), config, folder, 1)
+
+    rows = [row for row in folder.read_metrics() if row["site"] and row["phase"] == "personal"]
+    last = [row for row in rows if row["round"] == 4 and row["split"] == "validation"]
+    assert sorted(row["site"] for row in last) == SLABS
+    assert fmean(row["dice"] for row in last) > 0.6  # of the untrained net .1 to .2
+    found = ledgers(folder)
+    assert sorted(found) == SLABS
+    heard = [one for entries in found.values() for entry in entries for one in entry.heard]
+    assert len(heard) == 4 * 4 * 3
+    for one in heard:
+        for score in ("agreement", "calibrated", "prediction", "distance"):
+            assert one.scores[score] is not None
+        assert one.accepted == (one.weight > 0)
+    assert sum(one.accepted for one in heard) > len(heard) / 2
