@@ -54,6 +54,7 @@ from benchmarks.byzantine_picture import draw
 from benchmarks.byzantine_table import below_local_only, claims, rows, show, spreads
 from benchmarks.shared_work import work
 from benchmarks.sweep import Results, Runs
+from fedapp.blas import single_thread
 from fedapp.config import RunConfig
 from fedapp.seeds import derive_seed
 
@@ -93,6 +94,25 @@ RULES: dict[str, Settings] = {
     "local-only": {"method": "alone"},
     "oracle": {"method": "oracle"},
 }
+_OPEN: Settings = {
+    "method": "lightyear",
+    "lightyear.kernel-gate": "off",
+    "lightyear.prediction": -1.0,
+    "lightyear.distance": 0.0,
+    "lightyear.head-distance": 0.0,
+}
+_CALIBRATED: Settings = {"lightyear.kernel-gate": "calibrated", "lightyear.kernel": 0.4}
+_FIXED: Settings = {"lightyear.kernel-gate": "fixed", "lightyear.kernel": 0.85}
+_PREDICTION: Settings = {"lightyear.prediction": 0.2}
+_DISTANCE: Settings = {"lightyear.distance": -1.0, "lightyear.head-distance": -1.0}
+GATES: dict[str, Settings] = {
+    "calibrated-kernel": {**_OPEN, **_CALIBRATED},
+    "fixed-kernel": {**_OPEN, **_FIXED},
+    "prediction": {**_OPEN, **_PREDICTION},
+    "distance": {**_OPEN, **_DISTANCE},
+    "all-gates": {**_OPEN, **_CALIBRATED, **_PREDICTION, **_DISTANCE},
+}
+"""LIGHTYEAR with other gates than its default's, see benchmarks/byzantine_gates.py."""
 TELLING = ("lightyear", "lightyear-paper", "average", "fedavg", "local-only", "oracle")
 """Rules of which the claims are."""
 ONCE = ("local-only", "oracle")
@@ -206,7 +226,7 @@ def settings(cell: Cell, sites: list[str]) -> Settings:
     return {
         "faults.sites": ",".join(bad),
         **ATTACKS.get(cell.attack, {"faults.attack": "none"}),
-        **RULES[cell.rule],
+        **{**RULES, **GATES}[cell.rule],
         "krum.faulty": known,
         "multi-krum.faulty": known,
         "multi-krum.selected": honest if cell.faulty else 0,
@@ -340,27 +360,32 @@ def main() -> None:
         draw(RESULTS.load(), DOCS / "images" / "byzantine.svg")
         return
     if options.stage == "run":
-        _run(todo, Runner(options.data), 3600 * options.hours, options.most)
+        run_missing(todo, RESULTS, Runner(options.data), 3600 * options.hours, options.most)
     print(show(RESULTS.load()))
 
 
-def _run(todo: list[Cell], runner: Runner, seconds: float, most: int) -> None:
+def run_missing(
+    todo: list[Cell], results: Results, runner: Runner, seconds: float, most: int
+) -> None:
+    """Run what is not there yet; any number of processes share the work."""
     by_key, end, done = {cell.key: cell for cell in todo}, time.monotonic() + seconds, 0
 
     def pending() -> list[str]:
         if time.monotonic() > end or 0 < most <= done:
             return []
-        known = RESULTS.load()
+        known = results.load()
         return [key for key in by_key if key not in known]
 
     def do(key: str) -> None:
         nonlocal done
-        run, done = runner.run(by_key[key]), done + 1
-        RESULTS.save(key, run)
+        with single_thread():  # of several processes on one machine BLAS threads would wait
+            run, done = runner.run(by_key[key]), done + 1
+        results.save(key, run)
         mean = fmean(run["accuracy"].values())
         print(f"{time.strftime('%H:%M:%S')}  {key}: {mean:.3f}", file=sys.stderr, flush=True)
 
-    work(Path(tempfile.gettempdir()) / f"fedapp-byzantine.{os.getuid()}", pending, do)
+    place = f"fedapp-{results.path.stem}.{os.getuid()}"
+    work(Path(tempfile.gettempdir()) / place, pending, do)
 
 
 if __name__ == "__main__":

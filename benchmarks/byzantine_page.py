@@ -56,7 +56,7 @@ def page(runs: Runs) -> str:
     for place, title in PLACES.items():
         mine = {name: row for name, row in table.items() if name.startswith(f"{place}/")}
         if mine:
-            parts += [f"## {title}\n", *_place(place, mine)]
+            parts += [f"## {title}\n", *of_place(place, mine)]
     parts.append(_between(table))
     return "\n".join(parts)
 
@@ -69,7 +69,7 @@ def _claims(table: Table) -> str:
         "## What was aimed at, and what came\n",
         "What `lightyear`'s default makes, and the bound; **no** where it is below it. "
         "The same seeds on both sides.\n",
-        *_head(("", *NAMES.values())),
+        *head(("", *NAMES.values())),
     ]
     for faulty in (4, 6, 7):
         for place in places:
@@ -78,7 +78,7 @@ def _claims(table: Table) -> str:
                 claim = found.get(f"{place}/{attack}/{faulty}")
                 aim = claim["claim"] if claim else aim
                 cells.append(_claim(claim))
-            lines.append(_line((f"{PLACES[place]}, {faulty} of 8: {aim}", *cells)))
+            lines.append(line((f"{PLACES[place]}, {faulty} of 8: {aim}", *cells)))
     lines.append("")
     lines += [
         f"{PLACES[place]} without attack, {claim['claim']}: {_claim(claim)}."
@@ -116,11 +116,12 @@ def _by_single_seeds(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _claim(claim: Mapping[str, Any] | None) -> str:
     if claim is None:
         return ""
-    text = f"{_short(claim['got'])} ≥ {_short(claim['bound'])}"
+    text = f"{short(claim['got'])} ≥ {short(claim['bound'])}"
     return text if claim["holds"] else f"**no**: {text.replace('≥', '<')}"
 
 
-def _place(place: str, table: Table) -> list[str]:
+def of_place(place: str, table: Table) -> list[str]:
+    """Return the tables of a place: without attack, and for every number of faulty sites."""
     parts = []
     nobody = table.get(f"{place}/none/0", {})
     if nobody:
@@ -145,14 +146,14 @@ def _accuracies(of_attack: Mapping[str, Row]) -> str:
         attack: {rule: row[rule]["mean"] for rule in complete(row) if rule not in (ORACLE, LOCAL)}
         for attack, row in of_attack.items()
     }
-    lines = _head(("", *(NAMES[attack] for attack in of_attack)))
+    lines = head(("", *(NAMES[attack] for attack in of_attack)))
     for rule in by_mean(rules, of_attack):
         cells = []
         for attack, row in of_attack.items():
             text, means = _score(row, rule) if rule in row else "", compared[attack]
             strong = rule in means and means[rule] >= max(means.values()) - 0.005
             cells.append(f"**{text}**" if strong else text)
-        lines.append(_line((f"`{rule}`", *cells)))
+        lines.append(line((f"`{rule}`", *cells)))
     return "\n".join([*lines, ""])
 
 
@@ -166,7 +167,7 @@ def _acceptance(of_attack: Mapping[str, Row]) -> str:
     }
     if not choosing:
         return ""
-    lines = ["Accepted, honest / faulty, %:\n", *_head(("", *(NAMES[a] for a in of_attack)))]
+    lines = ["Accepted, honest / faulty, %:\n", *head(("", *(NAMES[a] for a in of_attack)))]
     for rule in by_mean(choosing, of_attack):
         cells = []
         for row in of_attack.values():
@@ -174,7 +175,7 @@ def _acceptance(of_attack: Mapping[str, Row]) -> str:
             rates = [numbers.get(key) for key in ("accepted_honest", "accepted_faulty")]
             shown = ["-" if rate is None else f"{100 * rate:.0f}" for rate in rates]
             cells.append(" / ".join(shown) + _mark(row, rule) if numbers else "")
-        lines.append(_line((f"`{rule}`", *cells)))
+        lines.append(line((f"`{rule}`", *cells)))
     return "\n".join([*lines, ""])
 
 
@@ -188,7 +189,7 @@ def _between(table: Table) -> str:
         "faulty.\n",
     ]
     places = _ordered({name.split("/")[0] for name in table}, PLACES)
-    lines += _head(("", *(PLACES[place] for place in places)))
+    lines += head(("", *(PLACES[place] for place in places)))
     halves = {
         place: [row for name, row in table.items() if _is_half(name, place)] for place in places
     }
@@ -203,15 +204,15 @@ def _between(table: Table) -> str:
         lines.append(
             f"With fewer seeds or attacks; in brackets `{OURS}` in the same runs, and how many:\n"
         )
-        lines += _head(("", *(PLACES[place] for place in places)))
+        lines += head(("", *(PLACES[place] for place in places)))
         lines += [*_apart_lines(fewer, places), ""]
     several = [row[OURS] for row in table.values() if OURS in row and row[OURS]["seeds"] > 1]
     if several:
         stds = [numbers["std"] for numbers in several]
         lines.append(
             f"Between seeds the mean of the honest sites under `{OURS}` has a standard deviation "
-            f"of {_short(median(stds))} "
-            f"(median of {len(stds)} rows; largest {_short(max(stds))}).\n"
+            f"of {short(median(stds))} "
+            f"(median of {len(stds)} rows; largest {short(max(stds))}).\n"
         )
     return "\n".join(lines)
 
@@ -233,14 +234,14 @@ def _apart(halves: Mapping[str, Sequence[Row]]) -> tuple[Apart, Apart]:
             ]
             if all(rule in complete(row) for row in mine):
                 value = fmean(row[rule]["between_sites"] for row in mine)
-                full.setdefault(rule, {})[place] = value, _short(value)
+                full.setdefault(rule, {})[place] = value, short(value)
                 continue
             value = fmean(apart for apart, _, _ in runs)
             both = [(apart, ours[seed]) for apart, ours, seed in runs if seed in ours]
-            cell = f"{_short(value)} ({plural(len(runs), 'run')})"
+            cell = f"{short(value)} ({plural(len(runs), 'run')})"
             if both and rule != OURS:
                 value, ours = (fmean(side) for side in zip(*both, strict=True))
-                cell = f"{_short(value)} ({_short(ours)}; {plural(len(both), 'run')})"
+                cell = f"{short(value)} ({short(ours)}; {plural(len(both), 'run')})"
             fewer.setdefault(rule, {})[place] = value, cell
     return full, fewer
 
@@ -250,7 +251,7 @@ def _apart_lines(apart: Apart, places: Sequence[str]) -> list[str]:
         return fmean(apart[rule].get(place, (1.0, ""))[0] for place in places), rule
 
     return [
-        _line((f"`{rule}`", *(apart[rule].get(place, (0.0, ""))[1] for place in places)))
+        line((f"`{rule}`", *(apart[rule].get(place, (0.0, ""))[1] for place in places)))
         for rule in sorted(apart, key=key)
     ]
 
@@ -289,14 +290,14 @@ def _ranked(row: Row) -> list[str]:
 
 def _score(row: Row, rule: str) -> str:
     numbers = row[rule]
-    return f"{_short(numbers['mean'])}/{_short(numbers['worst'])}{_mark(row, rule)}"
+    return f"{short(numbers['mean'])}/{short(numbers['worst'])}{_mark(row, rule)}"
 
 
 def _mark(row: Row, rule: str) -> str:
     return "" if rule in complete(row) else f" ({row[rule]['seeds']})"
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Write a share without its 0: .871."""
     text = f"{value:.3f}"
     return text[1:] if text.startswith("0") else text
@@ -306,9 +307,11 @@ def _ordered(found: set[str], order: Iterable[str]) -> list[str]:
     return [each for each in order if each in found]
 
 
-def _head(titles: Sequence[str]) -> list[str]:
-    return [_line(titles), "|" + "---|" * len(titles)]
+def head(titles: Sequence[str]) -> list[str]:
+    """Return the first two lines of a table."""
+    return [line(titles), "|" + "---|" * len(titles)]
 
 
-def _line(cells: Iterable[str]) -> str:
+def line(cells: Iterable[str]) -> str:
+    """Return a table's line."""
     return f"| {' | '.join(cells)} |"
