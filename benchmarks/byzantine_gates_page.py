@@ -19,7 +19,7 @@ GATES = {
     "all-gates": "calibrated kernel, predictions and distances",
 }
 HEAD = """\
-# LIGHTYEAR's gates, each by itself and all together
+# LIGHTYEAR's gates, one kind at a time and all together
 
 Made by `python -m benchmarks.byzantine_gates page` from `benchmarks/results/byzantine_gates.json`
 and `byzantine.json`: the places, sites, attacks and seeds of the grid, where the numbers are

@@ -154,13 +154,10 @@ def kernel(
     gram_nn = _gram(features_nd, float(bias))
     whole = _weighted(gram_nn, softmax(logits_nc), kind)
     values = _centre(whole, rows)
-    # Of equal features centring leaves their rounding; of outputs without a gradient `_weighted`
-    # leaves that of p and 1 - p, which is relative to the Gram.
-    rounding = max(
-        _tolerance(features_nd) * float(np.trace(whole)),
-        4 * rows * float(np.finfo(np.float64).eps) * float(np.trace(gram_nn)),
-    )
-    if not np.trace(values) > rounding:
+    eps, energy = float(np.finfo(np.float64).eps), float(np.trace(whole))
+    # The trace of P P' is a difference of numbers near 1, so that its rounding is the Gram's.
+    largest = float(np.trace(gram_nn)) if kind == "softmax_trace" else energy
+    if not np.trace(values) > max(_tolerance(features_nd) * energy, 4 * rows * eps * largest):
         return Kernel(rows, side)
     return Kernel(rows, side, whole=values / np.linalg.norm(values))
 
@@ -262,10 +259,21 @@ def _weighted(gram_nn: Double, p_nc: Double, kind: KernelKind) -> Double:
         trace_nn = common_nn - mixed_nn - mixed_nn.T + common_nn * common_nn
         return gram_nn * trace_nn
     rows, outputs = p_nc.shape
-    p_ncc = p_nc[:, :, None] * (np.eye(outputs) - p_nc[:, None, :])
+    p_ncc = p_nc[:, :, None] * -p_nc[:, None, :]
+    # 1 - p as the sum of the others: of a sure model all digits of the difference are lost.
+    np.einsum("ncc->nc", p_ncc)[:] = p_nc * _sums_of_others(p_nc)
     flat_mc = p_ncc.reshape(rows * outputs, outputs)
+    flat_mc /= np.abs(flat_mc).max() or 1.0  # whose squares could vanish
     blocks = (flat_mc @ flat_mc.T).reshape(rows, outputs, rows, outputs)
     return (blocks * gram_nn[:, None, :, None]).reshape(rows * outputs, rows * outputs)
+
+
+def _sums_of_others(p_nc: Double) -> Double:
+    """Return for every entry the sum of the other entries of its row, nothing subtracted."""
+    before, after = np.zeros_like(p_nc), np.zeros_like(p_nc)
+    before[:, 1:] = np.cumsum(p_nc[:, :-1], axis=1)
+    after[:, :-1] = np.cumsum(p_nc[:, :0:-1], axis=1)[:, ::-1]
+    return np.asarray(before + after)
 
 
 def _centre(values: Double, rows: int) -> Double:
@@ -278,9 +286,10 @@ def _centre(values: Double, rows: int) -> Double:
 
 
 def _tolerance(features_nd: Matrix) -> float:
-    """Share of a kernel's trace that rounding of the features may make of equal rows."""
+    """Share of a kernel's trace that rounding of features and means may make of equal rows."""
     kind = features_nd.dtype if np.issubdtype(features_nd.dtype, np.floating) else np.float64
-    return (_ROUNDING * float(np.finfo(kind).eps)) ** 2
+    of_means = len(features_nd) * float(np.finfo(np.float64).eps)
+    return max(_ROUNDING * float(np.finfo(kind).eps), of_means) ** 2
 
 
 def _check_logits(logits_nc: Matrix | None, rows: int, kind: KernelKind) -> Matrix:

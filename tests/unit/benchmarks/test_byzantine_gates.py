@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -92,6 +93,7 @@ def test_claims_are_those_of_the_grid_with_a_choice_in_the_place_of_the_default(
 
 
 def test_the_page_says_what_the_results_say() -> None:
+    assert json.loads(RUNS.path.read_text())["claims"] == kept(RUNS.load(), RESULTS.load())
     text = (DOCS / "gates.md").read_text(encoding="utf-8")
 
     assert text == page(RUNS.load(), RESULTS.load())

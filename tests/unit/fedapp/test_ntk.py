@@ -1,5 +1,8 @@
 """The kernel score against autograd Jacobians of a small head, and what it can and cannot see."""
 
+import itertools
+
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -274,6 +277,33 @@ def test_wide_features_are_taken_in_blocks():
     assert agreement(i, j) == pytest.approx(oracle, abs=1e-10)
 
 
+def test_every_block_counts():
+    """Of three rows a block is 349,525 features; what varies may be in one of them alone."""
+    rng = np.random.default_rng(0)
+    first = np.ones((3, 400_000), np.float32)
+    first[:, :5] += rng.standard_normal((3, 5)).astype(np.float32)
+    sound = rng.standard_normal((3, 4)).astype(np.float32)
+    oracle = score_of(*(k.astype(float) @ k.T.astype(float) for k in (first[:, :5], sound)),
+                      centring(3))  # fmt: skip
+    rounding = np.full((3, 400_000), 1000, np.float32)
+    rounding[0] = np.nextafter(rounding[1], np.float32(9))
+    rounding[:, 349_525:] = 1e-3
+
+    assert agreement(first, sound) == pytest.approx(oracle, abs=1e-9)
+    assert not kernel(rounding).is_informative
+
+
+def test_few_features_of_very_many_rows_are_of_several_blocks_and_no_root():
+    rng = np.random.default_rng(0)
+    i = rng.standard_normal((2100, 600)).astype(np.float32)
+    j = (i + rng.standard_normal((2100, 600))).astype(np.float32)
+    k_i, k_j = (a.astype(float) - a.mean(axis=0, dtype=float) for a in (i, j))
+    norms = [np.linalg.norm(k.T @ k) for k in (k_i, k_j)]
+
+    assert kernel(i).root is None
+    assert agreement(i, j) == pytest.approx(np.sum((k_i.T @ k_j) ** 2) / np.prod(norms), abs=1e-12)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_huge_and_tiny_features_neither_overflow_nor_vanish(scale):
     rng = np.random.default_rng(0)
@@ -307,6 +337,7 @@ def broken():
     constant = np.tile(sound[:1], (6, 1))
     rounding = np.nextafter(constant, np.float32(9), dtype=np.float32)
     rounding[0] = constant[0]
+    units = constant * (1 + 3 * 2.0**-23 * rng.choice([-1, 1], (6, 4)))
     holed = sound.copy()
     holed[2, 1] = np.nan
     infinite = sound.copy()
@@ -314,6 +345,8 @@ def broken():
     return {
         "constant": constant,
         "constant up to rounding": rounding,
+        "constant up to a few units": units.astype(np.float32),
+        "constant, many rows of fp64": np.tile(rng.standard_normal((1, 4)), (5000, 1)),
         "zero": np.zeros((6, 4), np.float32),
         "no feature": np.zeros((6, 0), np.float32),
         "NaN": holed,
@@ -324,7 +357,7 @@ def broken():
 @pytest.mark.parametrize("name", broken())
 def test_features_that_say_nothing_agree_with_nobody(name):
     features = broken()[name]
-    sound = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float32)
+    sound = np.random.default_rng(1).standard_normal((len(features), 4)).astype(np.float32)
 
     assert not kernel(features).is_informative
     assert agreement(features, sound) == agreement(sound, features) == 0
@@ -345,16 +378,65 @@ def test_saturated_or_broken_outputs_say_nothing(kind):
     assert kernel(features, np.ones((6, 3)), kind=kind).is_informative
 
 
-@pytest.mark.parametrize("kind", ["softmax_trace", "softmax_full"])
-@pytest.mark.parametrize("classes", [1, 3])
-@pytest.mark.parametrize("gap", [20, 40, 100, 190, 300, 400, 1740])
-def test_of_outputs_nearly_without_a_gradient_rounding_is_not_believed(kind, classes, gap):
+def sure(gap, classes=3, rows=12):
+    """Features, and logits of a model that is that sure of one of two classes."""
     rng = np.random.default_rng(0)
-    features, logits = rng.standard_normal((30, 6)), 0.01 * rng.standard_normal((30, classes))
-    sides = gap * np.where(rng.random(30) < 0.5, -1, 1)
+    features, logits = rng.standard_normal((rows, 4)), 0.01 * rng.standard_normal((rows, classes))
+    sides = gap * np.where(rng.random(rows) < 0.5, -0.5, 0.5)
     logits[:, :2] += np.stack([sides, -sides], axis=1)[:, :classes]
-    sound = kernel(features, rng.standard_normal((30, classes)), kind=kind)
-    saturated = kernel(features, logits, kind=kind)
+    return features, logits
+
+
+def exact_kernel(features, logits, kind):
+    """The centred kernel of norm 1 in numbers of 600 digits."""
+    with mpmath.workdps(600):
+        rows, classes = logits.shape
+        powers = [[mpmath.exp(mpmath.mpf(float(z))) for z in row] for row in logits]
+        p = [[each / sum(row) for each in row] for row in powers]
+        derivatives = [mpmath.matrix(classes, classes) for _ in range(rows)]
+        for derivative, row in zip(derivatives, p, strict=True):
+            for i, j in itertools.product(range(classes), repeat=2):
+                derivative[i, j] = (row[i] if i == j else 0) - row[i] * row[j]
+        exact = mpmath.matrix(features.tolist())
+        gram = exact * exact.T
+        side = rows * (classes if kind == "softmax_full" else 1)
+        whole = mpmath.matrix(side, side)
+        for a, b in itertools.product(range(rows), repeat=2):
+            block = (gram[a, b] + 1) * derivatives[a] * derivatives[b].T
+            if kind == "softmax_trace":
+                whole[a, b] = sum(block[c, c] for c in range(classes))
+            else:
+                for i, j in itertools.product(range(classes), repeat=2):
+                    whole[a * classes + i, b * classes + j] = block[i, j]
+        largest = max(abs(each) for each in whole)
+        whole = np.array((whole / largest).tolist(), dtype=float)
+    h = np.kron(centring(rows), np.eye(side // rows))
+    values = h @ whole @ h
+    return values / np.linalg.norm(values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gap"),
+    [*itertools.product(["softmax_full"], [1, 16, 20, 60, 190, 300, 600]),
+     *itertools.product(["softmax_trace"], [1, 5, 10])],
+)  # fmt: skip
+def test_the_softmax_kernels_of_a_model_that_is_sure_are_exact(kind, gap):
+    features, logits = sure(gap)
+    found = kernel(features, logits, kind=kind)
+
+    assert found.is_informative
+    assert found.values == pytest.approx(exact_kernel(features, logits, kind), abs=1e-6)
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "gap"),
+    [("softmax_full", 1600), *itertools.product(["softmax_trace"], [40, 80, 200, 380, 800, 1600])],
+)
+def test_of_outputs_nearly_without_a_gradient_rounding_is_not_believed(kind, gap, classes):
+    features, logits = sure(2 * gap if classes == 1 else gap, classes)
+    own = np.random.default_rng(1).standard_normal((12, classes))
+    sound, saturated = kernel(features, own, kind=kind), kernel(features, logits, kind=kind)
 
     assert sound.is_informative
     assert not saturated.is_informative
@@ -384,7 +466,9 @@ def test_a_kernel_of_the_rows_that_have_a_gradient_is_that_of_all(kind):
 
 
 @pytest.mark.parametrize("kind", ["softmax_trace", "softmax_full"])
-@pytest.mark.parametrize("name", ["constant", "constant up to rounding"])
+@pytest.mark.parametrize(
+    "name", ["constant", "constant up to rounding", "constant up to a few units"]
+)
 def test_what_rounding_leaves_of_equal_rows_is_no_softmax_kernel(kind, name):
     logits = np.tile(np.random.default_rng(2).standard_normal((1, 3)), (6, 1))
 
@@ -405,6 +489,8 @@ def test_mistakes_are_named():
         agreement(features, np.ones((5, 4)))
     with pytest.raises(ValueError, match=r"same rows and kind .* 12 x 12 of 6 rows and 12 x 12"):
         alignment(kernel(features, np.ones((6, 2)), kind="softmax_full"), kernel(np.ones((12, 4))))
+    with pytest.raises(ValueError, match="12 x 12 of 6 rows and 6 x 6 of 6"):
+        alignment(kernel(features, np.ones((6, 2)), kind="softmax_full"), kernel(np.ones((6, 4))))
     with pytest.raises(ValueError, match="shape \\(6,\\)"):
         kernel(np.ones(6))
     with pytest.raises(ValueError, match="needs logits \\(6, C\\), got None"):
@@ -427,3 +513,4 @@ def test_calibration_puts_a_useless_model_at_zero():
     assert calibrated(0.2, 0.6) == pytest.approx(-1)
     for rounding in (0, 1e-16, 3e-16, 1e-12):
         assert calibrated(1, 1 - rounding) == 0, "nothing can be told apart"
+    assert calibrated(1, 1 - 1e-6) == pytest.approx(1)

@@ -41,7 +41,7 @@ def test_rules_and_attacks_are_those_of_byzfl(answer: dict[str, Any]) -> None:
 
     np.testing.assert_allclose(median(drawn_kp), answer["median"], rtol=1e-12)
     np.testing.assert_allclose(trimmed_mean(drawn_kp, FAULTY), answer["trimmed-mean"], rtol=1e-12)
-    # n - f - 2 nearest; byzfl: n - f - 1, of plain distances, which choose the same here.
+    # n - f - 2 nearest; byzfl: n - f - 1.
     chosen_p, _ = krum(drawn_kp, FAULTY - 1)
     np.testing.assert_array_equal(chosen_p, answer["krum"])
     several_p, _ = multi_krum(drawn_kp, FAULTY - 1, count=9 - FAULTY)
