@@ -43,6 +43,19 @@ def ledgers(folder: RunFolder) -> dict[str, list[LedgerEntry]]:
     return found
 
 
+def check_scored(folder: RunFolder, sites: Sequence[str], rounds: int) -> None:
+    """Check that every site has heard all others in every round, scored them, and let some in."""
+    found = ledgers(folder)
+    assert sorted(found) == sorted(sites)
+    heard = [one for entries in found.values() for entry in entries for one in entry.heard]
+    assert len(heard) == len(sites) * rounds * (len(sites) - 1)
+    for one in heard:
+        for score in ("agreement", "calibrated", "prediction", "distance"):
+            assert one.scores[score] is not None
+        assert one.accepted == (one.reason == "") == (one.weight > 0)
+    assert any(one.accepted for one in heard)
+
+
 def run_autonomous(
     root: Path, config: RunConfig, sites: Sequence[str], patch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peer_drivers import ledgers
+from peer_drivers import check_scored, ledgers
 
 from benchmarks.local_grid import LocalGrid
 from client_app.data.sources import mni
@@ -44,12 +44,6 @@ def test_slabs_of_a_brain_learn_from_those_they_believe(
     dice = {phase: numbers["dice"] for phase, numbers in summary["mean"].items()}
     assert dice["personal"] > 0.8
     assert dice["personal"] > dice["local-only"] + 0.03  # .89 and .82
-    found = ledgers(folder)
-    assert sorted(found) == SLABS
-    heard = [one for entries in found.values() for entry in entries for one in entry.heard]
-    assert len(heard) == 4 * 10 * 3
-    for one in heard:
-        for score in ("agreement", "calibrated", "prediction", "distance"):
-            assert one.scores[score] is not None
-        assert one.accepted == (one.weight > 0)
+    check_scored(folder, SLABS, rounds=10)
+    heard = [one for entries in ledgers(folder).values() for e in entries for one in e.heard]
     assert sum(one.accepted for one in heard) > len(heard) / 2
